@@ -1,4 +1,4 @@
-"""The server and its client, with a trivial pack of two nodes; other server tests stand on these."""
+"""The server and its client, with a trivial pack of two nodes; other server tests stand on it."""
 
 import pytest
 
@@ -84,7 +84,7 @@ def test_a_prompt_runs_and_its_events_arrive(server):
 
 @pytest.mark.comfy
 def test_a_bad_input_is_refused_at_its_node(server):
-    with pytest.raises(PromptRefusedError, match="node 7: .*text is empty") as caught:
+    with pytest.raises(PromptRefusedError, match=r"node 7: .*text is empty") as caught:
         server.run(echo(""))
     assert list(caught.value.messages) == ["7"]
 
