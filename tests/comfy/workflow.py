@@ -1,7 +1,8 @@
 """A workflow as the browser saves it (UI format 0.4), turned into the prompt that the server runs.
 
 Knows only what this pack's workflows use. What it does not know it refuses, so that a test never
-runs something else than the file says: muted or bypassed nodes, subgraphs, reroutes, dynamic inputs.
+runs something else than the file says: muted and bypassed nodes, subgraphs, reroutes, dynamic
+inputs.
 """
 
 from __future__ import annotations

@@ -1,0 +1,56 @@
+# Two commands on a fresh Debian or Ubuntu with Python 3.10 or newer:
+#   make demo [TEXT="Hello"]   speaks through a real ComfyUI and says where the sound is
+#   make test                  runs every test that needs no GPU
+#
+#   make comfyui               keeps ComfyUI with LiveVoice running for a browser
+#   make test-cuda             the tests that need an NVIDIA GPU
+#   make lint | native | install | clean
+#
+# ENV=folder  where the environment is made      PYTHON=...  what it is made with
+# PY=...      run with an environment that is already complete; then nothing is installed
+
+PYTHON = python3
+ENV = .venv
+PY = $(ENV)/bin/python
+TEXT =
+# By the environment, so that no quote in it meets the shell.
+export TEXT
+
+.PHONY: help demo test test-cuda comfyui lint native install install-tests clean
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+
+demo: install
+	@"$(PY)" -m tests.comfy.demo $${TEXT:+"$$TEXT"}
+
+test: install-tests lint native
+	@"$(PY)" -m pytest -m "not cuda"
+
+test-cuda: install-tests native
+	@"$(PY)" -m pytest -m cuda
+
+comfyui: install
+	@"$(PY)" -m tests.comfy.comfyui --cpu
+
+lint: install-tests
+	@"$(PY)" -m ruff check .
+	@"$(PY)" -m ruff format --check .
+
+# Without a CUDA compiler there is no extension, and everything else still runs.
+native: install-tests
+	@if [ -f setup.py ] && command -v nvcc >/dev/null; then \
+	    "$(PY)" setup.py --quiet build_ext --inplace; \
+	else \
+	    echo "native extension: not built, there is no CUDA compiler (nvcc)"; \
+	fi
+
+install install-tests:
+ifneq ($(origin PY),command line)
+	@"$(PYTHON)" tests/comfy/install.py --env "$(ENV)" $(if $(findstring tests,$@),--tests)
+endif
+
+clean:
+	rm -rf .venv .comfyui output build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f engine/_C*.so
