@@ -1,0 +1,32 @@
+"""Speech from text. Importable without ComfyUI, without a GPU and without the native extension.
+
+The names below are all that ``nodes/`` may use.
+"""
+
+from .checkpoint import HOW_TO_GET, STARTER, Checkpoint, CheckpointError, check
+from .codes import STOP_REASONS, Codes, SpokenUtterance
+from .engine import Engine, Speech, load
+from .generation import Chunk, Generation, join
+from .sampling import SamplingParams
+from .text import split
+from .voice import Voice
+
+__all__ = [
+    "HOW_TO_GET",
+    "STARTER",
+    "STOP_REASONS",
+    "Checkpoint",
+    "CheckpointError",
+    "Chunk",
+    "Codes",
+    "Engine",
+    "Generation",
+    "SamplingParams",
+    "Speech",
+    "SpokenUtterance",
+    "Voice",
+    "check",
+    "join",
+    "load",
+    "split",
+]

@@ -1,0 +1,248 @@
+"""The straight line from text to sound, and the life of the weights behind it.
+
+    text → utterances → prompt → prefill → decode rows → undelay → frames → codec → waveform
+
+The line itself is :class:`.generation.Generation`; this file owns who may use the weights, and
+when. Knows nothing of ComfyUI, files of sound, or CUDA.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from . import backend as backends
+from .checkpoint import Checkpoint
+from .codec import decode_stream
+from .codes import Codes
+from .generation import Generation, OnFrame, Request, Superseded, join
+from .prompt import PromptBuilder
+from .sampling import SamplingParams
+from .text import split
+from .voice import Voice
+
+
+@dataclass(frozen=True)
+class Speech:
+    """A whole text as sound: float32 ``[samples]`` and the codes that it was decoded from."""
+
+    waveform: Tensor
+    sample_rate: int
+    codes: Codes
+
+
+class Engine:
+    """One checkpoint on one device.
+
+    Building one reads headers and the tokenizer; :meth:`load` reads the weights. Any thread may
+    call :meth:`unload` at any time: a running generation then ends as ``cancelled``.
+
+    Args:
+        path_or_name: directory of the checkpoint, or "starter".
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        precision: "auto", "fp32", "bf16" or "fp8".
+        context_rows: positions of the KV cache, prompt and speech together.
+
+    Raises:
+        CheckpointError: the checkpoint can't be used.
+        ValueError: device or precision that does not exist.
+        RuntimeError: a device that is not there.
+    """
+
+    def __init__(
+        self,
+        path_or_name: str | Path = "starter",
+        device: str = "auto",
+        precision: str = "auto",
+        *,
+        context_rows: int = backends.DEFAULT_CONTEXT_ROWS,
+    ) -> None:
+        self.checkpoint = Checkpoint.open(path_or_name)
+        self.context_rows = min(context_rows, self.checkpoint.config.max_positions)
+        self.prompts = PromptBuilder(self.checkpoint.path, self.checkpoint.config)
+        self._choice = backends.choose(self.checkpoint, device, precision)
+        self._backend: backends.Backend | None = None
+        self._codec = None
+        self._step = threading.RLock()  # held while weights are in use, for one row or one window
+        self._turn = threading.Lock()  # held by the running generation
+        self._turn_owner: int | None = None
+        self._epoch = 0  # counts unloads: a generation of an older epoch ends
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights live when loaded."""
+        return self._choice.device
+
+    @property
+    def precision(self) -> str:
+        """Format of the weights: "fp32", "bf16" or "fp8"."""
+        return self._choice.precision
+
+    @property
+    def backend_reason(self) -> str:
+        """Which backend runs and why, for people."""
+        return f"{self._choice.backend} ({self._choice.precision}): {self._choice.reason}"
+
+    @property
+    def sample_rate(self) -> int:
+        """Samples per second of the sound."""
+        return self.checkpoint.codec_config.sample_rate
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the weights are there."""
+        return self._backend is not None
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes held on the device now."""
+        with self._step:
+            return sum(part.resident_bytes for part in (self._backend, self._codec) if part)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that :meth:`load` will hold."""
+        return backends.size_bytes(self._choice, self.checkpoint, self.context_rows)
+
+    def load(self) -> None:
+        """Read the weights; does nothing when they are there. On failure nothing stays behind."""
+        with self._step:
+            if self._backend is not None:
+                return
+            try:
+                self._backend = backends.create(self._choice, self.checkpoint, self.context_rows)
+                self._codec = backends.create_codec(self._choice, self.checkpoint, self._backend)
+            except BaseException:
+                self.unload()
+                raise
+
+    def unload(self) -> None:
+        """Free every byte on the device. Idempotent, from any thread, never raises.
+
+        A running generation ends as ``cancelled`` with its next row.
+        """
+        self._epoch += 1
+        with self._step:
+            parts = (self._codec, self._backend)
+            self._backend = self._codec = None
+            for part in parts:
+                if part is not None:
+                    part.unload()
+
+    def stream(
+        self,
+        text: str,
+        sampling: SamplingParams | None = None,
+        *,
+        voice: Voice | None = None,
+        max_seconds: float | None = None,
+        retries: int = 0,
+        on_frame: OnFrame | None = None,
+    ) -> Generation:
+        """Speak ``text``; iterate the result for chunks of sound as they are made.
+
+        Args:
+            text: any length; may hold control tags.
+            sampling: parameters and seed.
+            voice: reference to speak like.
+            max_seconds: cap on each utterance; None derives it from the text.
+            retries: further attempts, each with its own sub-seed, at an utterance that did not end
+                by itself.
+            on_frame: called once a frame; what it raises ends the generation and propagates.
+
+        Raises:
+            ValueError: nothing to speak, or parameters out of range.
+        """
+        if retries < 0:
+            raise ValueError(f"retries must be 0 or more, got {retries}")
+        if max_seconds is not None and not max_seconds > 0:
+            raise ValueError(f"max_seconds must be above 0, got {max_seconds}")
+        request = Request(
+            utterances=tuple(split(text)),
+            sampling=sampling or SamplingParams(),
+            voice=voice,
+            max_seconds=max_seconds,
+            retries=retries,
+            on_frame=on_frame or (lambda _done, _cap: None),
+        )
+        return Generation(self, request)
+
+    def codes(self, text: str, sampling: SamplingParams | None = None, **options) -> Codes:
+        """Speak ``text`` into codes, without the codec; options as :meth:`stream`."""
+        generation = self.stream(text, sampling, **options)
+        for _ in generation.frames():
+            pass
+        return generation.codes
+
+    def generate(self, text: str, sampling: SamplingParams | None = None, **options) -> Speech:
+        """Speak ``text`` into sound: what :meth:`stream` yields, joined; options as there."""
+        generation = self.stream(text, sampling, **options)
+        return Speech(join(generation), self.sample_rate, generation.codes)
+
+    def decode(self, codes: Codes) -> Tensor:
+        """Decode codes into a waveform, float32 ``[samples]``; the same bits as streaming them.
+
+        Raises:
+            ValueError: the codes are of another codec.
+        """
+        if codes.codec_id != self.checkpoint.codec_id:
+            raise ValueError(
+                f"codes: made with another codec (checkpoint '{codes.checkpoint}'), this is "
+                f"'{self.checkpoint.path.name}'; load the checkpoint that made them"
+            )
+        parts = [
+            chunk for each in codes.utterances for chunk in self.decode_stream(iter(each.frames))
+        ]
+        return torch.cat(parts) if parts else torch.empty(0)
+
+    def decode_stream(self, frames: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Frames int64 ``[N]`` of one utterance → chunks of waveform, float32 ``[samples]``."""
+        return decode_stream(self.decode_window, frames, self.checkpoint.codec_config)
+
+    def decode_window(self, codes: Tensor, lead: int = 0, tail: int = 0) -> Tensor:
+        """The codec on a window, as :meth:`.backend.Codec.decode_window`, the weights held."""
+        with self._step:
+            if self._codec is None:
+                raise Superseded
+            return self._codec.decode_window(codes, lead, tail)
+
+    @contextmanager
+    def current(self, epoch: int) -> Iterator[backends.Backend]:
+        """The backend, for one row; raises Superseded when it is not that of ``epoch`` any more."""
+        with self._step:
+            if self._backend is None or self._epoch != epoch:
+                raise Superseded
+            yield self._backend
+
+    @contextmanager
+    def my_turn(self) -> Iterator[int]:
+        """One generation at a time, another thread's waits; yields the epoch, weights loaded."""
+        me = threading.get_ident()
+        if self._turn_owner == me and self._turn.locked():
+            raise RuntimeError(
+                "engine: another generation of this thread is still open; exhaust or close it first"
+            )
+        with self._turn:
+            self._turn_owner = me
+            try:
+                with self._step:
+                    self.load()
+                    epoch = self._epoch
+                yield epoch
+            finally:
+                self._turn_owner = None
+
+
+def load(
+    path_or_name: str | Path = "starter", device: str = "auto", precision: str = "auto"
+) -> Engine:
+    """Open a checkpoint and load its weights; arguments and errors as :class:`Engine`."""
+    engine = Engine(path_or_name, device, precision)
+    engine.load()
+    return engine
