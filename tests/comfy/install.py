@@ -138,11 +138,12 @@ def install(folder: Path, *, tests: bool) -> None:
     steps = Steps(folder / "steps", f"{sys.version_info[:2]} {sys.prefix}")
     steps.step("environment", env.make, is_there=env.works)
     steps.step("torch", lambda: env.torch() or env.pip("install", TORCH), TORCH)
-    torch = env.torch()
-    steps.step("torchvision torchaudio", lambda: companions(env, torch), torch)
     _back_end(env, steps, NEWEST)
     listed = COMFYUI / NEWEST / "requirements.txt"
     steps.step("ComfyUI requirements", lambda: comfyui_requirements(env, listed), listed)
+    # After the requirements, since importing them needs numpy and Pillow.
+    torch = env.torch()
+    steps.step("torchvision torchaudio", lambda: companions(env, torch), torch)
     ours = ROOT / "requirements.txt"
     steps.step("our requirements", lambda: env.pip("install", "-r", str(ours)), ours)
     package = ["--no-deps", "-e", str(ROOT)]
