@@ -31,7 +31,7 @@ test-cuda: install-tests native
 	@"$(PY)" -m pytest -m cuda
 
 comfyui: install
-	@"$(PY)" -m tests.comfy.comfyui --cpu
+	@"$(PY)" -m tests.comfy.comfyui
 
 lint: install-tests
 	@"$(PY)" -m ruff check .

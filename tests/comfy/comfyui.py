@@ -49,6 +49,7 @@ __all__ = [
     "PromptRefusedError",
     "Server",
     "ServerError",
+    "device_flags",
     "errors",
     "files",
 ]
@@ -233,9 +234,16 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
+def device_flags() -> list[str]:
+    """ComfyUI's flags for the device that torch finds here; without a GPU it has to be told."""
+    import torch  # installed by then; the rest of this file does without
+
+    return [] if torch.cuda.is_available() else ["--cpu"]
+
+
 def main(flags: Sequence[str]) -> int:
     """Keep a server with this pack in the foreground until Ctrl-C; its files stay in ``output``."""
-    server = Server(flags=flags, port=8188, base=ROOT / "output" / "comfyui")
+    server = Server(flags=flags or device_flags(), port=8188, base=ROOT / "output" / "comfyui")
     try:
         with server:
             print(f"ComfyUI {server.version} with LiveVoice: {server.url} (Ctrl-C stops it)")
