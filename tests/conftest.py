@@ -8,7 +8,7 @@ import pytest
 import torch
 from checkpoints import write_tiny
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # the models are tiny; more threads only wait for each other
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
