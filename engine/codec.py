@@ -1,0 +1,326 @@
+"""The neural codec: frames of codes to sound, whole or while they are made, and sound to codes.
+
+Owns the codec's weights on a device, the windows of streamed decoding and the treatment of a clip's
+ends. Knows nothing of text, delay patterns or files of sound. Decoding needs torch alone; encoding
+takes the semantic model (HuBERT) from transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain, repeat
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .audio import check_waveform, resample
+from .checkpoint import CODEC, Checkpoint
+from .codec_model import DacDecoder, Encoder, settle
+from .config import CodecConfig
+
+CONTEXT_FRAMES = 10
+"""Frames on either side that a frame's samples depend on.
+
+The receptive field of the real strides is 9.85 frames before and 9.83 after (kernel extents, and
+measured by a test): 10 frames of context make a window equal to the whole clip, 9 do not.
+"""
+
+CHUNK_FRAMES = (4, 8, 16, 25)
+"""Default chunks of streamed decoding, in frames of 40 ms; the last one repeats.
+
+The first sound waits for 4 + CONTEXT_FRAMES frames; fewer than 4 would save little, since the
+context has to be there anyway. Each chunk at most doubles, so the next one is ready before the last
+has been played as soon as speech is made twice as fast as it is spoken. From 25 frames on the
+recomputed context costs a tenth of the work; at 1 frame it would be 85 % of it.
+"""
+
+DecodeWindow = Callable[[Tensor, int, int], Tensor]
+"""``(codes [lead + T + tail, N], lead, tail) -> float32 [T · hop]``, see CodecDecoder."""
+
+
+class CodecDecoder:
+    """Codes to sound, in float32.
+
+    Args:
+        checkpoint: only the tensors that decoding needs are read.
+        device: where they go.
+
+    Raises:
+        ValueError: a tensor of wrong shape, or strides that need more context than CONTEXT_FRAMES.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, device: torch.device | str = "cpu") -> None:
+        self.config = checkpoint.codec_config
+        self.device = torch.device(device)
+        with torch.device("meta"):
+            network = DacDecoder(self.config)
+        if network.halos[0] > CONTEXT_FRAMES:
+            raise ValueError(
+                f"codec: strides {list(self.config.upsampling_ratios)} need {network.halos[0]} "
+                f"frames of context, decoding in windows gives {CONTEXT_FRAMES}"
+            )
+        prefix = f"{CODEC}acoustic_decoder."
+        self._network: DacDecoder | None = _load(network, checkpoint, prefix, self.device)
+        self._table, self._bias = (part.to(self.device) for part in _fold(checkpoint))
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes held on the device now."""
+        return _n_bytes(self._network, self._table, self._bias)
+
+    def unload(self) -> None:
+        """Free the weights. Idempotent, never raises; decoding afterwards is a RuntimeError."""
+        self._network = None
+        self._table = self._bias = torch.empty(0)
+
+    def decode_window(self, codes: Tensor, lead: int = 0, tail: int = 0) -> Tensor:
+        """Decode a window as the network does it: beyond the window everything is zero.
+
+        Equal to transformers' ``decode`` when ``lead`` and ``tail`` are 0.
+
+        Args:
+            codes: int64 ``[lead + T + tail, N]``.
+            lead: frames at the beginning that are context, not returned.
+            tail: frames at the end that are context, not returned.
+
+        Returns:
+            float32 ``[T · hop]`` on the CPU. Values may exceed ±1.
+
+        Raises:
+            ValueError: wrong shape, no frame, or a code that the codebooks do not have.
+            RuntimeError: the codec was unloaded.
+        """
+        _check_codes(codes, self.config)
+        if lead < 0 or tail < 0 or len(codes) <= lead + tail:
+            raise ValueError(
+                f"codec: a window of {len(codes)} frames has none to decode between {lead} frames "
+                f"before and {tail} after"
+            )
+        network = self._network
+        if network is None:
+            raise RuntimeError("codec: decoding after unload(); build the decoder again")
+        # no_grad, not inference_mode: a waveform made in inference mode can't be changed in place.
+        with torch.no_grad(), _exact(self.device):
+            entries = torch.arange(self.config.n_codebooks) * self.config.codebook_size
+            index = (codes.cpu() + entries).to(self.device)
+            latent = functional.embedding_bag(index, self._table, mode="sum") + self._bias
+            return network(latent.t().unsqueeze(0), lead, tail).cpu()
+
+    def decode_stream(
+        self, frames: Iterable[Tensor], chunk_frames: int | Sequence[int] = CHUNK_FRAMES
+    ) -> Iterator[Tensor]:
+        """Decode frames while they are made; see :func:`decode_stream`."""
+        return decode_stream(self.decode_window, frames, self.config, chunk_frames)
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Decode a clip, int64 ``[T, N]`` to float32 ``[T · hop]``: the bits of a stream."""
+        return torch.cat([torch.empty(0), *self.decode_stream(codes)])
+
+
+def decode_stream(
+    decode_window: DecodeWindow,
+    frames: Iterable[Tensor],
+    config: CodecConfig,
+    chunk_frames: int | Sequence[int] = CHUNK_FRAMES,
+) -> Iterator[Tensor]:
+    """Decode frames while they are made; the sound does not depend on the chunks.
+
+    Holds one window of codes and nothing else. Chunks of any size give the same samples up to the
+    rounding of floats, the same chunks the same bits.
+
+    The clip's ends: after the last frame the network sees that frame again and again, not zeros:
+    with the real weights zeros make the last 300 ms run into hiss. Before the first frame it sees
+    zeros, as in training. Repeating the first frame there was measured on the starter and not
+    taken: clips begin in the same silence either way (-76.7 and -77.2 dB in the first frame), and
+    the first chunk would cost nearly as much again, just when somebody waits for it.
+
+    Args:
+        decode_window: of a codec.
+        frames: int64 ``[N]`` each.
+        config: of that codec.
+        chunk_frames: frames a chunk, or such numbers for the first chunks; the last one repeats.
+
+    Yields:
+        float32 ``[n · hop]`` for chunks of n frames; ``hop`` samples a frame in all.
+
+    Raises:
+        ValueError: no positive chunk size, or a code that the codebooks do not have.
+    """
+    sizes = (chunk_frames,) if isinstance(chunk_frames, int) else tuple(chunk_frames)
+    if not sizes or min(sizes) < 1:
+        raise ValueError(f"codec: chunks need 1 frame or more, got {chunk_frames}")
+    return _decode_chunks(decode_window, _with_tail(frames, config), sizes)
+
+
+def _decode_chunks(
+    decode_window: DecodeWindow, frames: Iterable[Tensor], sizes: tuple[int, ...]
+) -> Iterator[Tensor]:
+    window: list[Tensor] = []
+    lead = 0
+    chunks = chain(sizes, repeat(sizes[-1]))
+    size = next(chunks)
+    for frame in frames:
+        window.append(frame)
+        if len(window) == lead + size + CONTEXT_FRAMES:
+            yield decode_window(torch.stack(window), lead, CONTEXT_FRAMES)
+            done = lead + size
+            lead = min(done, CONTEXT_FRAMES)
+            del window[: done - lead]
+            size = next(chunks)
+    if len(window) > lead + CONTEXT_FRAMES:
+        yield decode_window(torch.stack(window), lead, CONTEXT_FRAMES)
+
+
+def _with_tail(frames: Iterable[Tensor], config: CodecConfig) -> Iterator[Tensor]:
+    """Check the frames and repeat the last one for the context after it."""
+    last = None
+    for index, frame in enumerate(frames):
+        _check_codes(frame.unsqueeze(0), config, first_frame=index)
+        yield frame
+        last = frame
+    if last is not None:
+        yield from repeat(last, CONTEXT_FRAMES)
+
+
+class CodecEncoder:
+    """Sound to codes, in float32: what a voice is made of.
+
+    Args:
+        checkpoint: only the tensors that encoding needs are read.
+        device: where they go.
+
+    Raises:
+        ValueError: a tensor that is missing or of wrong shape.
+        RuntimeError: transformers is not installed.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, device: torch.device | str = "cpu") -> None:
+        self.config = checkpoint.codec_config
+        self.device = torch.device(device)
+        hubert = _hubert(self.config.raw["semantic_model_config"])
+        with torch.device("meta"):
+            network = Encoder(self.config, hubert)
+        self._network: Encoder | None = _load(network, checkpoint, CODEC, self.device)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes held on the device now."""
+        return _n_bytes(self._network)
+
+    def unload(self) -> None:
+        """Free the weights. Idempotent, never raises; encoding afterwards is a RuntimeError."""
+        self._network = None
+
+    def encode(self, waveform: Tensor, sample_rate: int) -> Tensor:
+        """Turn sound into codes. The loudness is left as it is.
+
+        Args:
+            waveform: mono, float ``[samples]``; less than a second is padded to one with silence.
+            sample_rate: of the waveform, in Hz; any.
+
+        Returns:
+            int64 ``[T, N]`` on the CPU, one row per 40 ms.
+
+        Raises:
+            ValueError: not mono, empty, or not finite.
+            RuntimeError: the codec was unloaded.
+        """
+        check_waveform(waveform)
+        network = self._network
+        if network is None:
+            raise RuntimeError("codec: encoding after unload(); build the encoder again")
+        rate, semantic_rate = self.config.sample_rate, self.config.semantic_sample_rate
+        with torch.no_grad(), _exact(self.device):
+            waveform = resample(waveform.to(self.device, torch.float32), sample_rate, rate)
+            waveform = functional.pad(waveform, (0, max(0, rate - len(waveform))))
+            return network(waveform, resample(waveform, rate, semantic_rate)).cpu()
+
+
+def decoder_bytes(config: CodecConfig) -> int:
+    """Device bytes that a decoder of these sizes holds."""
+    with torch.device("meta"):
+        network = DacDecoder(config)
+    n_entries = config.n_codebooks * config.codebook_size
+    table = torch.empty(n_entries + 1, config.acoustic_hidden, device="meta")
+    return _n_bytes(network, table)
+
+
+def _check_codes(codes: Tensor, config: CodecConfig, first_frame: int = 0) -> None:
+    """Refuse codes that are not integer ``[T, N]`` in 0 … codebook_size - 1."""
+    if codes.ndim != 2 or codes.shape[1] != config.n_codebooks:
+        raise ValueError(
+            f"codec: codes must be [frames, {config.n_codebooks}], got shape {list(codes.shape)}"
+        )
+    if codes.is_floating_point() or codes.is_complex() or codes.dtype == torch.bool:
+        raise ValueError(f"codec: codes must be integers, got {codes.dtype}")
+    wrong = (codes < 0) | (codes >= config.codebook_size)
+    if wrong.any():
+        t, n = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"codec: frame {first_frame + t}, codebook {n}: code {codes[t, n].item()} is outside "
+            f"0 … {config.codebook_size - 1}"
+        )
+
+
+def _fold(checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
+    """Fold look-up, ``project_out`` and ``fc2`` into one table, since all of it is linear.
+
+    Returns:
+        float32 ``[N · codebook_size, acoustic_hidden]`` whose rows a frame sums, and the bias
+        ``[acoustic_hidden]``; folded in float64, so that folding costs no accuracy.
+    """
+
+    def read(name: str) -> Tensor:
+        return checkpoint.tensor(CODEC + name).double()
+
+    fc2, bias = read("fc2.weight"), read("fc2.bias")
+    tables = []
+    for q in range(checkpoint.codec_config.n_codebooks):
+        book = f"quantizer.quantizers.{q}."
+        tables.append(read(f"{book}codebook.embed") @ (fc2 @ read(f"{book}project_out.weight")).t())
+        bias = bias + fc2 @ read(f"{book}project_out.bias")
+    return torch.cat(tables).float(), bias.float()
+
+
+def _hubert(config: dict[str, Any]) -> nn.Module:
+    """The semantic model without weights, from transformers, which is needed here only."""
+    try:
+        from transformers import HubertConfig, HubertModel
+    except ImportError as error:
+        raise RuntimeError(
+            "codec: encoding a voice needs transformers; pip install transformers"
+        ) from error
+    with torch.device("meta"):
+        return HubertModel(HubertConfig(**config))
+
+
+def _load(network: nn.Module, checkpoint: Checkpoint, prefix: str, device: torch.device) -> Any:
+    """Fill a network of the meta device from the checkpoint, in float32."""
+    weights = {}
+    for name, wanted in network.state_dict().items():
+        weight = checkpoint.tensor(prefix + name, str(device))
+        if weight.shape != wanted.shape:
+            raise ValueError(
+                f"codec: {prefix}{name} has shape {list(weight.shape)}, the codec config asks for "
+                f"{list(wanted.shape)}; file and config are not of one codec"
+            )
+        weights[name] = weight.float()
+    network.load_state_dict(weights, assign=True)
+    return settle(network)
+
+
+def _n_bytes(network: nn.Module | None, *tensors: Tensor) -> int:
+    parameters = network.parameters() if network is not None else ()
+    return sum(tensor.nbytes for tensor in (*parameters, *tensors))
+
+
+def _exact(device: torch.device) -> AbstractContextManager[Any]:
+    """True float32 and the same bits every time: cuDNN would take TF32 and the fastest sum."""
+    if device.type != "cuda":
+        return nullcontext()
+    return torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+    )
