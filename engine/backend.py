@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,10 @@ logger = logging.getLogger(__name__)
 PRECISIONS = ("auto", "fp32", "bf16", "fp8")
 DEFAULT_CONTEXT_ROWS = 4096  # prompt and speech together; what the reference server serves with
 _FP32_LIMIT_BYTES = 2 << 30  # float32 on a CPU only for models that leave room for the rest
+
+
+OnProgress = Callable[[int, int], None]
+"""Called while weights are read, with (bytes so far, bytes in all)."""
 
 
 class Backend(Protocol):
@@ -125,15 +129,21 @@ def native_obstacle(device: torch.device) -> str | None:
     return native.available(device)
 
 
-def create(choice: Choice, checkpoint: Checkpoint, context_rows: int) -> Backend:
+def create(
+    choice: Choice,
+    checkpoint: Checkpoint,
+    context_rows: int,
+    on_progress: OnProgress | None = None,
+) -> Backend:
     """Load the chosen backend's weights; on failure nothing stays behind."""
+    arguments = (checkpoint, choice.device, choice.precision, context_rows, on_progress)
     if choice.backend == "native":
         from .native import NativeBackend
 
-        return NativeBackend(checkpoint, choice.device, choice.precision, context_rows)
+        return NativeBackend(*arguments)
     from .reference import ReferenceBackend
 
-    return ReferenceBackend(checkpoint, choice.device, choice.precision, context_rows)
+    return ReferenceBackend(*arguments)
 
 
 def create_codec(choice: Choice, checkpoint: Checkpoint, backend: Backend) -> Codec:

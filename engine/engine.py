@@ -110,13 +110,15 @@ class Engine:
         """Bytes that :meth:`load` will hold."""
         return backends.size_bytes(self._choice, self.checkpoint, self.context_rows)
 
-    def load(self) -> None:
+    def load(self, on_progress: backends.OnProgress | None = None) -> None:
         """Read the weights; does nothing when they are there. On failure nothing stays behind."""
         with self._step:
             if self._backend is not None:
                 return
             try:
-                self._backend = backends.create(self._choice, self.checkpoint, self.context_rows)
+                self._backend = backends.create(
+                    self._choice, self.checkpoint, self.context_rows, on_progress
+                )
                 self._codec = backends.create_codec(self._choice, self.checkpoint, self._backend)
             except BaseException:
                 self.unload()

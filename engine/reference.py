@@ -7,14 +7,14 @@ rounding to the compute dtype in the same places; the audio table is input embed
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .checkpoint import AUDIO_TABLE, BACKBONE, TEXT_EMBEDDING, Checkpoint
+from .checkpoint import AUDIO_TABLE, BACKBONE, TEXT_EMBEDDING, Checkpoint, backbone_shapes
 from .config import ModelConfig
 from .delay import EndOfSpeech, force_boc
 from .prompt import AUDIO_SLOT, Prompt
@@ -115,11 +115,22 @@ class Weights:
         return sum(tensor.nbytes for tensor in tensors)
 
 
-def load_weights(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> Weights:
+def load_weights(
+    checkpoint: Checkpoint,
+    device: torch.device,
+    dtype: torch.dtype,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Weights:
     """Read the backbone tensor by tensor, converting each to dtype on its way to the device."""
+    total = sum(checkpoint.entry(name).n_bytes for name in backbone_shapes(checkpoint.config))
+    done = 0
 
     def read(*names: str) -> Tensor:
+        nonlocal done
         parts = [checkpoint.tensor(name).to(device, dtype) for name in names]
+        done += sum(checkpoint.entry(name).n_bytes for name in names)
+        if on_progress is not None:
+            on_progress(done, total)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def layer(i: int) -> Layer:
@@ -198,7 +209,12 @@ class ReferenceBackend:
     name = "reference"
 
     def __init__(
-        self, checkpoint: Checkpoint, device: torch.device, precision: str, context_rows: int
+        self,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        precision: str,
+        context_rows: int,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.config = checkpoint.config
         self.device = device
@@ -206,7 +222,7 @@ class ReferenceBackend:
         self.context_rows = min(context_rows, self.config.max_positions)
         dtype = _DTYPES[precision]
         with torch.inference_mode():
-            self._weights: Weights | None = load_weights(checkpoint, device, dtype)
+            self._weights: Weights | None = load_weights(checkpoint, device, dtype, on_progress)
             self._cache: KVCache | None = KVCache(self.config, self.context_rows, device, dtype)
         self._position = 0  # positions filled so far
         self._hidden: Tensor | None = None  # [H], final norm of the last position

@@ -1,0 +1,16 @@
+import json
+from pathlib import Path
+
+from livevoice.engine.cli import main
+
+
+def test_figures_have_stable_keys(tiny: Path, tmp_path: Path, capsys):
+    file = tmp_path / "figures.json"
+    arguments = ["bench", "--model", str(tiny), "--device", "cpu", "--runs", "1"]
+    assert main([*arguments, "--json", str(file)]) == 0
+    figures = json.loads(file.read_text())
+    keys = {"load_s", "resident_gb", "prefill_ms.13", "prefill_ms.300", "decode_ms.fp32.pos100"}
+    keys |= {"first_audio_ms", "codec_ms_per_audio_s", "times_real_time"}
+    assert keys <= set(figures)
+    assert all(value > 0 for value in figures.values())
+    assert "first_audio_ms" in capsys.readouterr().out
