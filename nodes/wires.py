@@ -1,0 +1,11 @@
+"""Types of the wires between this pack's nodes."""
+
+from __future__ import annotations
+
+from comfy_api.latest import io
+
+MODEL = io.Custom("LIVEVOICE_MODEL")
+"""An :class:`.residency.EnginePatcher`."""
+
+CODES = io.Custom("LIVEVOICE_CODES")
+"""A :class:`..engine.Codes`."""
