@@ -2,7 +2,7 @@
 #   make demo [TEXT="Hello"]   speaks through a real ComfyUI and says where the sound is
 #   make test                  runs every test that needs no GPU
 #
-#   make comfyui               keeps ComfyUI with LiveVoice running for a browser
+#   make comfyui [FLAGS=...]   keeps ComfyUI with LiveVoice running for a browser
 #   make test-cuda             the tests that need an NVIDIA GPU
 #   make lint | native | install | clean
 #
@@ -31,7 +31,7 @@ test-cuda: install-tests native
 	@"$(PY)" -m pytest -m cuda
 
 comfyui: install
-	@"$(PY)" -m tests.comfy.comfyui
+	@"$(PY)" -m tests.comfy.comfyui $(FLAGS)
 
 lint: install-tests
 	@"$(PY)" -m ruff check .

@@ -215,6 +215,11 @@ class Server(Client):
             link = self.base / "custom_nodes" / name
             link.unlink(missing_ok=True)
             link.symlink_to(folder.resolve(), target_is_directory=True)
+        settings = self.base / "user" / "default" / "comfy.settings.json"
+        if not settings.exists():
+            # Else a browser opens a workflow whose model nobody has.
+            settings.parent.mkdir(exist_ok=True)
+            settings.write_text('{"Comfy.TutorialCompleted": true}')
 
     def _environment(self) -> dict[str, str]:
         env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
@@ -243,7 +248,7 @@ def device_flags() -> list[str]:
 
 def main(flags: Sequence[str]) -> int:
     """Keep a server with this pack in the foreground until Ctrl-C; its files stay in ``output``."""
-    server = Server(flags=flags or device_flags(), port=8188, base=ROOT / "output" / "comfyui")
+    server = Server(flags=[*device_flags(), *flags], port=8188, base=ROOT / "output" / "comfyui")
     try:
         with server:
             print(f"ComfyUI {server.version} with LiveVoice: {server.url} (Ctrl-C stops it)")

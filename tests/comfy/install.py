@@ -202,6 +202,8 @@ def _take_out_compiled_parts(site: Path) -> None:
 
 def back_end(env: Environment, version: str) -> None:
     """Fetch one ComfyUI into its folder in `COMFYUI`, which appears only when it is whole."""
+    if (COMFYUI / version).is_dir():
+        return
     archive_version, sha256 = BACK_ENDS[version]
     with tempfile.TemporaryDirectory(dir=COMFYUI) as name:
         scratch = Path(name)
@@ -214,7 +216,6 @@ def back_end(env: Environment, version: str) -> None:
             # The filter is missing in older Pythons; the archive's hash is checked anyway.
             archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
             archive.extractall(scratch)
-        shutil.rmtree(COMFYUI / version, ignore_errors=True)
         next(scratch.glob("*/vendor/ComfyUI")).rename(COMFYUI / version)
 
 
