@@ -16,7 +16,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .checkpoint import Checkpoint, backbone_shapes, codec_decoder_shapes
+from .checkpoint import Checkpoint, backbone_shapes
+from .codec import CodecDecoder, decoder_bytes
 from .prompt import Prompt
 from .sampling import SamplingParams
 
@@ -152,8 +153,6 @@ def create_codec(choice: Choice, checkpoint: Checkpoint, backend: Backend) -> Co
         from .native import NativeCodec
 
         return NativeCodec(checkpoint, backend)
-    from .codec import CodecDecoder
-
     return CodecDecoder(checkpoint, choice.device)
 
 
@@ -165,8 +164,7 @@ def size_bytes(choice: Choice, checkpoint: Checkpoint, context_rows: int) -> int
         return native.size_bytes(checkpoint, choice.precision, context_rows)
     config, width = checkpoint.config, 4 if choice.precision == "fp32" else 2
     kv = 2 * config.n_layers * config.n_kv_heads * config.head_dim * context_rows
-    codec = _count(codec_decoder_shapes(checkpoint.codec_config))
-    return width * (_count(backbone_shapes(config)) + kv) + 4 * codec
+    return width * (_count(backbone_shapes(config)) + kv) + decoder_bytes(checkpoint.codec_config)
 
 
 def _count(shapes: Mapping[str, tuple[int, ...]]) -> int:
