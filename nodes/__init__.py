@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from urllib.parse import quote
+
 from comfy_api.latest import ComfyExtension, io
 
 from .checkpoints import register_folder
@@ -17,8 +20,9 @@ class LiveVoiceExtension(ComfyExtension):
     """What ComfyUI gets from this pack."""
 
     async def on_load(self) -> None:
-        """Register the model folder."""
+        """Register the model folder and the web folder."""
         register_folder()
+        _serve_web_folder()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """List the nodes."""
@@ -30,3 +34,17 @@ class LiveVoiceExtension(ComfyExtension):
             SaveCodes,
             LoadCodes,
         ]
+
+
+def _serve_web_folder() -> None:
+    """Serve ``web/`` under a plain name as well, when the pack's folder has another kind of name.
+
+    ComfyUI serves it under the folder's name, and aiohttp (3.14) finds no static folder whose name
+    has to be quoted in a URL, as spaces and letters beyond ASCII have.
+    """
+    import nodes as comfy_nodes  # ComfyUI's own module, loaded long before
+
+    web = Path(__file__).parent / "web"
+    name = web.parents[1].name
+    if quote(name) != name:
+        comfy_nodes.EXTENSION_WEB_DIRS.setdefault("livevoice", str(web))
