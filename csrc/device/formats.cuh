@@ -1,0 +1,126 @@
+// Weight formats, and the packed layout that every matrix kernel reads.
+//
+// A matrix [rows, K] is cut into tiles of 16 rows and blocks of 32 columns; padding rows are zero.
+// Blocks of one tile follow each other, tiles follow each other: [tile][block]. Inside a block lane
+// l = 4 * g + t of a warp owns columns 8t .. 8t+7 of rows g and g + 8, and its bytes lie where one
+// coalesced 16-byte load per lane finds them:
+//     fp8   512 bytes: [lane][row g: 8 values, row g + 8: 8 values]
+//     bf16 1024 bytes: [row half][lane][8 values]
+// That is the A operand of mma.m16n8k16 with its columns renumbered. The activation is numbered the
+// same way simply by giving lane t eight consecutive values, so it needs no shuffling at all.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include "device/ptx.cuh"
+
+namespace livevoice {
+
+constexpr int kTileRows = 16;
+constexpr int kBlockColumns = 32;
+
+/// An A operand: 16 rows x 32 columns as two k16 steps.
+struct Operand {
+    uint32_t step[2][4];
+};
+
+/// e4m3 weights with one float32 scale per row; float16 activations (W8A16).
+struct Fp8 {
+    using Activation = __half;
+    static constexpr int kBlockBytes = kTileRows * kBlockColumns;
+    static constexpr bool kScaled = true;
+    /// SwiGLU outputs are stored divided by 16: a trained model's reach beyond float16's 65,504.
+    static constexpr float kSwigluScale = 1.0f / 16;
+    /// Columns of the B operand that carry one activation vector.
+    static constexpr int kParts = 1;
+    /// Blocks a warp keeps on their way in gemv: 8 KB, times 8 warps and two resident thread blocks.
+    /// That covers the latency of memory; more registers would leave room for one thread block only.
+    static constexpr int kDepth = 16;
+
+    struct Fragment {
+        uint4 bytes;  // row g: x, y; row g + 8: z, w
+    };
+    static __device__ __forceinline__ Fragment load(const uint8_t* block, int lane) {
+        return {load_weights(block + lane * 16)};
+    }
+    static __device__ __forceinline__ Fragment zero() { return {make_uint4(0, 0, 0, 0)}; }
+    static __device__ __forceinline__ Operand unpack(const Fragment& f) {
+        Operand a;
+        e4m3_to_f16(f.bytes.x, a.step[0][0], a.step[0][2]);
+        e4m3_to_f16(f.bytes.z, a.step[0][1], a.step[0][3]);
+        e4m3_to_f16(f.bytes.y, a.step[1][0], a.step[1][2]);
+        e4m3_to_f16(f.bytes.w, a.step[1][1], a.step[1][3]);
+        return a;
+    }
+    static __device__ __forceinline__ void multiply(float (&sum)[4], const Operand& a, uint4 x) {
+        mma_f16(sum, a.step[0], x.x, x.y);
+        mma_f16(sum, a.step[1], x.z, x.w);
+    }
+    /// Clamped: an overflow would turn the whole sentence into NaN.
+    static __device__ __forceinline__ Activation round(float v) {
+        return __float2half_rn(fminf(fmaxf(v, -65504.0f), 65504.0f));
+    }
+    static __device__ __forceinline__ void store(Activation* x, int, int i, float v) {
+        x[i] = round(v);
+    }
+};
+
+/// The checkpoint's bfloat16 weights. One activation is two bfloat16 numbers, value and remainder,
+/// in neighbouring columns of the B operand that would idle otherwise: 16 bits of mantissa for free.
+struct Bf16 {
+    using Activation = __nv_bfloat16;
+    static constexpr int kBlockBytes = 2 * kTileRows * kBlockColumns;
+    static constexpr bool kScaled = false;
+    static constexpr float kSwigluScale = 1.0f;
+    static constexpr int kParts = 2;
+    static constexpr int kDepth = 7;  // as above; 8 would spill registers
+
+    struct Fragment {
+        uint4 low, high;  // row g, row g + 8
+    };
+    static __device__ __forceinline__ Fragment load(const uint8_t* block, int lane) {
+        return {load_weights(block + lane * 16), load_weights(block + 512 + lane * 16)};
+    }
+    static __device__ __forceinline__ Fragment zero() {
+        return {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
+    }
+    static __device__ __forceinline__ Operand unpack(const Fragment& f) {
+        return {{{f.low.x, f.high.x, f.low.y, f.high.y}, {f.low.z, f.high.z, f.low.w, f.high.w}}};
+    }
+    static __device__ __forceinline__ void multiply(float (&sum)[4], const Operand& a, uint4 x) {
+        mma_bf16(sum, a.step[0], x.x, x.y);
+        mma_bf16(sum, a.step[1], x.z, x.w);
+    }
+    static __device__ __forceinline__ Activation round(float v) { return __float2bfloat16_rn(v); }
+    /// x: [2, n], values then remainders.
+    static __device__ __forceinline__ void store(Activation* x, int n, int i, float v) {
+        const Activation value = round(v);
+        x[i] = value;
+        x[n + i] = round(v - __bfloat162float(value));
+    }
+};
+
+/// Index of the 16 bytes that hold columns 8p .. 8p+7 of `row` in a packed bf16 matrix.
+__host__ __device__ inline size_t packed_bf16_piece(int row, int p, int blocks) {
+    const int tile = row / kTileRows, half = row % kTileRows / 8, g = row % 8;
+    const size_t block = static_cast<size_t>(tile) * blocks + p / 4;
+    return block * (Bf16::kBlockBytes / 16) + half * 32 + g * 4 + p % 4;
+}
+
+/// Eight bfloat16 values as floats.
+__device__ __forceinline__ void unpack_bf16(float (&out)[8], uint4 v) {
+    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        out[2 * i] = __uint_as_float(words[i] << 16);
+        out[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    }
+}
+
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+}  // namespace livevoice

@@ -1,0 +1,203 @@
+// codec_conv: every convolution of the codec's decoder, in float32, with bias, skip connection and
+// Snake on the way out. A transposed convolution is one with two taps and stride * channels rows.
+//
+// A block computes 32 channels x 64 samples. Its threads are four slices that share the input
+// channels among them and are added up in a fixed order at the end: the early stages have too few
+// samples to fill a GPU otherwise.
+#pragma once
+#include "kernels/launch.h"
+
+namespace livevoice {
+
+struct ConvTile {
+    static constexpr int kChannels = 32, kSamples = 64, kSlices = 4, kInputs = 4;
+    static constexpr int kThreadChannels = 8, kThreadSamples = 4;
+    static constexpr int kColumns = kSamples / kThreadSamples;                 // 16
+    static constexpr int kSliceThreads = kColumns * kChannels / kThreadChannels;  // 64
+    static constexpr int kThreads = kSlices * kSliceThreads;
+    static constexpr int kMaxReach = 54;  // (7 - 1) taps at dilation 9
+};
+
+/// One convolution. Tensors are float32 [channels, samples].
+struct Conv {
+    const float* weight;  // [in channels, taps, rows], rows = stride * out channels, phase first
+    const float* bias;    // [out channels]
+    int in_channels, out_channels, taps, dilation;
+    int stride;   // 1, or that of a transposed convolution
+    int padding;  // samples that the input is shifted by (before the stride is applied)
+    int crop;     // output samples cut off at the start (after the stride)
+};
+
+/// Where the results go.
+struct ConvOut {
+    float* raw;          // y, or null
+    float* activated;    // y + sin^2(alpha y) / alpha, or null
+    const float* alpha;  // float32 [out channels]
+    const float* skip;   // added to y; may be raw itself; or null
+};
+
+/// sin^2, to 1e-7. It repeats with pi, so the reduction is short and needs no stack, as sinf would.
+__device__ __forceinline__ float sine_squared(float x) {
+    const float turns = rintf(x * 0.318309886f);
+    float r = fmaf(turns, -3.14159274f, x);
+    r = fmaf(turns, 8.74227766e-8f, r);  // pi - float(pi), negated
+    const float z = r * r;
+    float sine = fmaf(z, -2.50521084e-8f, 2.75573192e-6f);
+    sine = fmaf(z, sine, -1.98412698e-4f);
+    sine = fmaf(z, sine, 8.33333333e-3f);
+    sine = fmaf(z, sine, -1.66666667e-1f);
+    sine = fmaf(z * r, sine, r);
+    return sine * sine;
+}
+
+/// 1e-9 keeps alpha = 0 finite, as in transformers.
+__device__ __forceinline__ float snake(float v, float alpha) {
+    return v + sine_squared(alpha * v) / (alpha + 1e-9f);
+}
+
+/// Adds the products of this slice's input channels to sum [kThreadChannels][kThreadSamples].
+template <int kTaps>
+__device__ __forceinline__ void accumulate(
+    float (&sum)[ConvTile::kThreadChannels][ConvTile::kThreadSamples], const Conv& conv,
+    const float* x, int samples, float* x_tile, float* weight_tile) {
+    using Tile = ConvTile;
+    const int slice = threadIdx.x / Tile::kSliceThreads, me = threadIdx.x % Tile::kSliceThreads;
+    const int column = me % Tile::kColumns, row = me / Tile::kColumns * Tile::kThreadChannels;
+    const int rows = conv.stride * conv.out_channels, first_row = blockIdx.y * Tile::kChannels;
+    const int width = Tile::kSamples + (kTaps - 1) * conv.dilation;
+    const int first = blockIdx.x * Tile::kSamples - conv.padding;
+    x_tile += slice * Tile::kInputs * (Tile::kSamples + Tile::kMaxReach);
+    weight_tile += slice * Tile::kInputs * kTaps * Tile::kChannels;
+    constexpr int kStep = Tile::kSlices * Tile::kInputs;
+
+    for (int channel = slice * Tile::kInputs; channel - slice * Tile::kInputs < conv.in_channels;
+         channel += kStep) {
+        for (int i = me; i < Tile::kInputs * width; i += Tile::kSliceThreads) {
+            const int c = channel + i / width, s = first + i % width;
+            x_tile[i] = c < conv.in_channels && s >= 0 && s < samples
+                            ? x[static_cast<size_t>(c) * samples + s]
+                            : 0.0f;
+        }
+        for (int i = me; i < Tile::kInputs * kTaps * Tile::kChannels; i += Tile::kSliceThreads) {
+            const int c = channel + i / (kTaps * Tile::kChannels), r = first_row + i % Tile::kChannels;
+            const int tap = i / Tile::kChannels % kTaps;
+            weight_tile[i] = c < conv.in_channels && r < rows
+                                 ? conv.weight[(static_cast<size_t>(c) * kTaps + tap) * rows + r]
+                                 : 0.0f;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int c = 0; c < Tile::kInputs; ++c) {
+#pragma unroll
+            for (int tap = 0; tap < kTaps; ++tap) {
+                const auto* w = reinterpret_cast<const float4*>(
+                    weight_tile + (c * kTaps + tap) * Tile::kChannels + row);
+                const float4 w0 = w[0], w1 = w[1];
+                const float weights[8] = {w0.x, w0.y, w0.z, w0.w, w1.x, w1.y, w1.z, w1.w};
+#pragma unroll
+                for (int s = 0; s < Tile::kThreadSamples; ++s) {
+                    const float v = x_tile[c * width + tap * conv.dilation + column +
+                                           s * Tile::kColumns];
+#pragma unroll
+                    for (int r = 0; r < Tile::kThreadChannels; ++r) sum[r][s] += weights[r] * v;
+                }
+            }
+        }
+        __syncthreads();
+    }
+}
+
+/// Adds the slices and stores. `exchange`: float32 [kSlices - 1][kChannels][kSamples].
+__device__ inline void finish(float (&sum)[ConvTile::kThreadChannels][ConvTile::kThreadSamples],
+                              const Conv& conv, const ConvOut& out, int samples_out,
+                              float* exchange) {
+    using Tile = ConvTile;
+    const int slice = threadIdx.x / Tile::kSliceThreads, me = threadIdx.x % Tile::kSliceThreads;
+    const int column = me % Tile::kColumns, row = me / Tile::kColumns * Tile::kThreadChannels;
+    const auto at = [&](int from, int r, int s) -> float& {
+        return exchange[(from * Tile::kChannels + row + r) * Tile::kSamples + column +
+                        s * Tile::kColumns];
+    };
+#pragma unroll
+    for (int r = 0; r < Tile::kThreadChannels; ++r) {
+#pragma unroll
+        for (int s = 0; s < Tile::kThreadSamples; ++s)
+            if (slice > 0) at(slice - 1, r, s) = sum[r][s];
+    }
+    __syncthreads();
+    if (slice > 0) return;
+#pragma unroll
+    for (int r = 0; r < Tile::kThreadChannels; ++r) {
+        const int at_row = blockIdx.y * Tile::kChannels + row + r;
+        if (at_row >= conv.stride * conv.out_channels) continue;
+        const int phase = at_row / conv.out_channels, channel = at_row % conv.out_channels;
+#pragma unroll
+        for (int s = 0; s < Tile::kThreadSamples; ++s) {
+            const int input = blockIdx.x * Tile::kSamples + column + s * Tile::kColumns;
+            const int sample = input * conv.stride + phase - conv.crop;
+            if (sample < 0 || sample >= samples_out) continue;
+            float v = sum[r][s];
+            for (int other = 0; other < Tile::kSlices - 1; ++other) v += at(other, r, s);
+            const size_t i = static_cast<size_t>(channel) * samples_out + sample;
+            v += conv.bias[channel];
+            if (out.skip) v += out.skip[i];
+            if (out.raw) out.raw[i] = v;
+            if (out.activated) out.activated[i] = snake(v, out.alpha[channel]);
+        }
+    }
+}
+
+template <int kTaps>
+__global__ void __launch_bounds__(ConvTile::kThreads)
+    codec_conv_kernel(Conv conv, const float* x, int samples, ConvOut out, int samples_out) {
+    using Tile = ConvTile;
+    constexpr int kInput = Tile::kSlices * Tile::kInputs * (Tile::kSamples + Tile::kMaxReach);
+    constexpr int kWeights = Tile::kSlices * Tile::kInputs * kTaps * Tile::kChannels;
+    constexpr int kExchange = (Tile::kSlices - 1) * Tile::kChannels * Tile::kSamples;
+    __shared__ __align__(16) float tile[kInput + kWeights > kExchange ? kInput + kWeights : kExchange];
+    float sum[Tile::kThreadChannels][Tile::kThreadSamples] = {};
+    accumulate<kTaps>(sum, conv, x, samples, tile, tile + kInput);
+    finish(sum, conv, out, samples_out, tile);
+}
+
+/// x: float32 [in channels, samples]; results: float32 [out channels, samples_out].
+inline void codec_conv(const Launch& on, const Conv& conv, const float* x, int samples,
+                       const ConvOut& out, int samples_out) {
+    const auto kernel = conv.taps == 7   ? codec_conv_kernel<7>
+                        : conv.taps == 2 ? codec_conv_kernel<2>
+                                         : codec_conv_kernel<1>;
+    LIVEVOICE_CHECK(conv.taps == 7 || conv.taps == 2 || conv.taps == 1,
+                    "codec_conv: 1, 2 or 7 taps, got ", conv.taps);
+    LIVEVOICE_CHECK((conv.taps - 1) * conv.dilation <= ConvTile::kMaxReach,
+                    "codec_conv: a reach of at most ", ConvTile::kMaxReach, " samples, got ",
+                    (conv.taps - 1) * conv.dilation);
+    const int inputs = conv.stride == 1 ? samples_out : samples + 1;
+    const dim3 grid(ceil_div(inputs, ConvTile::kSamples),
+                    ceil_div(conv.stride * conv.out_channels, ConvTile::kChannels));
+    launch(on, kernel, grid, ConvTile::kThreads, 0, conv, x, samples, out, samples_out);
+}
+
+/// Quantisers, their output projections and fc2 are linear in the one-hot code: one table each.
+static __global__ void codec_lookup_kernel(const float* tables, const float* bias, const int* codes,
+                                           int codebooks, int entries, int channels, int frames,
+                                           float* latent) {
+    const int t = blockIdx.x;
+    for (int c = threadIdx.x; c < channels; c += blockDim.x) {
+        float sum = bias[c];
+        for (int q = 0; q < codebooks; ++q) {
+            const int code = codes[t * codebooks + q];
+            sum += tables[(static_cast<size_t>(q) * entries + code) * channels + c];
+        }
+        latent[static_cast<size_t>(c) * frames + t] = sum;
+    }
+}
+
+/// tables: float32 [codebooks, entries, channels]; codes: int32 [frames, codebooks], each below
+/// entries; latent: float32 [channels, frames].
+inline void codec_lookup(const Launch& on, const float* tables, const float* bias, const int* codes,
+                         int codebooks, int entries, int channels, int frames, float* latent) {
+    launch(on, codec_lookup_kernel, frames, 256, 0, tables, bias, codes, codebooks, entries, channels,
+           frames, latent);
+}
+
+}  // namespace livevoice

@@ -1,0 +1,175 @@
+// gemm: packed weights x the activations of a prompt chunk, Y[s, row] = sum_k W[row, k] X[s, k].
+//
+// Weights go straight from memory to registers (the packed layout is the A operand), activations
+// through a ring of shared memory. Every output is summed over k in the same order whatever the
+// length of the prompt, so a prefix that is reused gives the same bits as one that is read again.
+#pragma once
+#include "kernels/gemv.cuh"
+#include "kernels/swiglu.cuh"
+
+namespace livevoice {
+
+/// How a block is cut: 4 warps, each kTiles tiles of 16 rows by 8 * kColumns positions; kBlocks k32
+/// blocks a stage.
+template <int kTilesAWarp, int kColumnsAWarp, int kBlocksAStage>
+struct GemmShape {
+    static constexpr int kWarps = 4, kThreads = 32 * kWarps, kStages = 3;
+    static constexpr int kTiles = kTilesAWarp, kColumns = kColumnsAWarp, kBlocks = kBlocksAStage;
+    static constexpr int kPositions = 8 * kColumns;
+    /// 64 bytes of padding: eight lanes that read 16 bytes each then meet all 32 banks.
+    static constexpr int kStride = kBlocks * kBlockColumns + 32;
+    static constexpr int kStageValues = kPositions * kStride;
+    static constexpr int kSharedBytes = kStages * kStageValues * 2;
+    static_assert(kBlocks % 2 == 0, "the padding is for an even number of blocks");
+};
+
+/// Y float32 [splits, S, rows]: split i at i * split_stride.
+struct StoreGemm {
+    float* out;
+    int rows;
+    size_t split_stride;
+    float input_scale;
+    template <class Format>
+    __device__ __forceinline__ void store(const PackedMatrix& matrix, int tile, int g, int position,
+                                          int split, float low, float high) const {
+        float* to = out + split * split_stride + static_cast<size_t>(position) * rows;
+        const int row = tile * kTileRows + g;
+        const float scale_low = Format::kScaled ? matrix.scales[row] : 1.0f;
+        const float scale_high = Format::kScaled ? matrix.scales[row + 8] : 1.0f;
+        if (row < rows) to[row] = low * input_scale * scale_low;
+        if (row + 8 < rows) to[row + 8] = high * input_scale * scale_high;
+    }
+};
+
+/// Gate and up rows of one tile meet in one lane: activation [S, ffn].
+struct StoreGemmSwiglu {
+    void* out;
+    int ffn;
+    template <class Format>
+    __device__ __forceinline__ void store(const PackedMatrix& matrix, int tile, int g, int position,
+                                          int, float gate, float up) const {
+        if (Format::kScaled) {
+            gate *= matrix.scales[tile * kTileRows + g];
+            up *= matrix.scales[tile * kTileRows + g + 8];
+        }
+        static_cast<typename Format::Activation*>(out)[static_cast<size_t>(position) * ffn +
+                                                       tile * 8 + g] =
+            Format::round(swiglu(gate, up) * Format::kSwigluScale);
+    }
+};
+
+/// Requests one stage of activations: kPositions rows of kBlocks * 32 values, zeros past the ends.
+template <class Shape, class T>
+__device__ __forceinline__ void fetch_activations(T* stage, const T* x, int S, int columns,
+                                                  int first_position, int first_column,
+                                                  int end_column) {
+    constexpr int kPieces = Shape::kBlocks * kBlockColumns / 8;
+    for (int i = threadIdx.x; i < Shape::kPositions * kPieces; i += Shape::kThreads) {
+        const int position = i / kPieces, column = first_column + i % kPieces * 8;
+        const bool valid = first_position + position < S && column < end_column;
+        const T* from =
+            valid ? x + static_cast<size_t>(first_position + position) * columns + column : x;
+        copy_async(stage + position * Shape::kStride + i % kPieces * 8, from, valid);
+    }
+}
+
+template <class Format, class Shape, class Epilogue>
+__global__ void __launch_bounds__(Shape::kThreads)
+    gemm_kernel(PackedMatrix matrix, const typename Format::Activation* x, int S, int splits,
+                Epilogue epilogue) {
+    using T = typename Format::Activation;
+    extern __shared__ __align__(16) uint8_t shared[];
+    T* stages = reinterpret_cast<T*>(shared);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const int blocks_a_tile = matrix.blocks_a_tile(), share = ceil_div(blocks_a_tile, splits);
+    const int begin = blockIdx.z * share, end = min(begin + share, blocks_a_tile);
+    const int first_position = blockIdx.y * Shape::kPositions;
+    const int first_tile = (blockIdx.x * Shape::kWarps + warp) * Shape::kTiles;
+
+    // Weights of one stage, in registers; a slot is refilled as soon as it was used.
+    typename Format::Fragment ring[Shape::kBlocks][Shape::kTiles];
+    const auto fetch_weights = [&](int slot, int block) {
+#pragma unroll
+        for (int m = 0; m < Shape::kTiles; ++m) {
+            const size_t at = static_cast<size_t>(first_tile + m) * blocks_a_tile + block;
+            ring[slot][m] = block < end && first_tile + m < matrix.tiles
+                                ? Format::load(matrix.weights + at * Format::kBlockBytes, lane)
+                                : Format::zero();
+        }
+    };
+    allow_next_kernel();
+#pragma unroll
+    for (int b = 0; b < Shape::kBlocks; ++b) fetch_weights(b, begin + b);
+    wait_for_previous_kernel();
+
+    const auto fetch_stage = [&](int stage) {
+        const int block = begin + stage * Shape::kBlocks;
+        if (block < end)
+            fetch_activations<Shape>(stages + stage % Shape::kStages * Shape::kStageValues, x, S,
+                                     matrix.columns, first_position, block * kBlockColumns,
+                                     end * kBlockColumns);
+        copy_async_commit();  // an empty group keeps the count of groups right
+    };
+#pragma unroll
+    for (int s = 0; s < Shape::kStages - 1; ++s) fetch_stage(s);
+
+    float sum[Shape::kTiles][Shape::kColumns][4] = {};
+    for (int stage = 0; begin + stage * Shape::kBlocks < end; ++stage) {
+        copy_async_wait<Shape::kStages - 2>();
+        __syncthreads();
+        fetch_stage(stage + Shape::kStages - 1);
+        const T* x_lane = stages + stage % Shape::kStages * Shape::kStageValues +
+                          g * Shape::kStride + 8 * t;
+#pragma unroll
+        for (int b = 0; b < Shape::kBlocks; ++b) {
+            Operand a[Shape::kTiles];
+#pragma unroll
+            for (int m = 0; m < Shape::kTiles; ++m) a[m] = Format::unpack(ring[b][m]);
+            fetch_weights(b, begin + (stage + 1) * Shape::kBlocks + b);
+#pragma unroll
+            for (int n = 0; n < Shape::kColumns; ++n) {
+                const uint4 v = load_shared(x_lane + n * 8 * Shape::kStride + b * kBlockColumns);
+#pragma unroll
+                for (int m = 0; m < Shape::kTiles; ++m) Format::multiply(sum[m][n], a[m], v);
+            }
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < Shape::kTiles; ++m) {
+        if (first_tile + m >= matrix.tiles) continue;
+#pragma unroll
+        for (int n = 0; n < Shape::kColumns; ++n) {
+            const int position = first_position + n * 8 + 2 * t;
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+                if (position + i < S)
+                    epilogue.template store<Format>(matrix, first_tile + m, g, position + i,
+                                                    blockIdx.z, sum[m][n][i], sum[m][n][2 + i]);
+        }
+    }
+}
+
+template <class Format, class Shape, class Epilogue>
+void gemm_with(const Launch& on, const PackedMatrix& matrix, const typename Format::Activation* x,
+               int S, int splits, const Epilogue& epilogue) {
+    const dim3 grid(ceil_div(matrix.tiles, Shape::kWarps * Shape::kTiles),
+                    ceil_div(S, Shape::kPositions), splits);
+    launch(on, gemm_kernel<Format, Shape, Epilogue>, grid, Shape::kThreads, Shape::kSharedBytes,
+           matrix, x, S, splits, epilogue);
+}
+
+/// matrix: packed [rows, columns]; x: activation [S, columns]; columns a multiple of 32.
+template <class Format, class Epilogue>
+void gemm(const Launch& on, const PackedMatrix& matrix, const typename Format::Activation* x, int S,
+          int splits, const Epilogue& epilogue) {
+    // Short prompts are bound by reading weights: few positions, many blocks on their way.
+    constexpr int kDeep = 8192 / Format::kBlockBytes;
+    if (S <= 16)
+        gemm_with<Format, GemmShape<1, 2, kDeep>>(on, matrix, x, S, splits, epilogue);
+    else if (S <= 32)
+        gemm_with<Format, GemmShape<1, 4, kDeep / 2>>(on, matrix, x, S, splits, epilogue);
+    else
+        gemm_with<Format, GemmShape<2, 8, kDeep / 4>>(on, matrix, x, S, splits, epilogue);
+}
+
+}  // namespace livevoice

@@ -1,0 +1,142 @@
+// norm_gemv: RMSNorm of the residual stream, then packed weights x that vector. Three of the five
+// kernels of a decode step: qkv, gate|up with SwiGLU, and the audio head.
+#pragma once
+#include "device/reduce.cuh"
+#include "kernels/gemv.cuh"
+#include "kernels/swiglu.cuh"
+
+namespace livevoice {
+
+/// The residual stream of one position: what it was, and what the last residual_gemv added to it.
+/// Buffers alternate, so that no block reads what another one writes in the same kernel.
+struct Residual {
+    const float* before;  // float32 [hidden]
+    const float* delta;   // float32 [hidden]
+    float* after;         // float32 [hidden], before + delta; null: not needed any more
+    float* cleared;       // float32 [hidden], the other delta, zeroed for the next residual_gemv
+};
+
+/// Rows to float32 [rows], scaled.
+struct StoreRows {
+    float* out;
+    int rows;
+    template <class Format>
+    __device__ void finish(const PackedMatrix& matrix, const float* partials, int first_tile,
+                           int tiles) const {
+        for (int i = threadIdx.x; i < tiles * kTileRows; i += kGemvThreads) {
+            const int row = first_tile * kTileRows + i;
+            if (row >= rows) break;
+            const float sum = collect(partials, i / kTileRows, i % kTileRows);
+            out[row] = Format::kScaled ? sum * matrix.scales[row] : sum;
+        }
+    }
+};
+
+/// Tiles of eight gate rows and their eight up rows to silu(gate) * up, activation [kParts, ffn].
+struct StoreSwiglu {
+    void* out;
+    int ffn;
+    template <class Format>
+    __device__ void finish(const PackedMatrix& matrix, const float* partials, int first_tile,
+                           int tiles) const {
+        for (int i = threadIdx.x; i < tiles * 8; i += kGemvThreads) {
+            const int tile = i / 8, row = i % 8;
+            float gate = collect(partials, tile, row), up = collect(partials, tile, row + 8);
+            if (Format::kScaled) {
+                const float* scales = matrix.scales + (first_tile + tile) * kTileRows;
+                gate *= scales[row];
+                up *= scales[row + 8];
+            }
+            Format::store(static_cast<typename Format::Activation*>(out), ffn,
+                          (first_tile + tile) * 8 + row, swiglu(gate, up) * Format::kSwigluScale);
+        }
+    }
+};
+
+constexpr int kMaxHiddenPieces = 4;  // float4 a thread: hidden sizes up to 4096
+
+/// Normalises `residual` into shared memory, x: activation [kParts, hidden].
+template <class Format>
+__device__ void load_normalised(const Residual& residual, const float4* weight, int hidden,
+                                float eps, typename Format::Activation* x, float* scratch) {
+    float4 h[kMaxHiddenPieces];
+    const int pieces = hidden / 4, mine = ceil_div(pieces, gridDim.x);
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kMaxHiddenPieces; ++i) {
+        const int p = threadIdx.x + i * kGemvThreads;
+        if (p < pieces) {
+            const float4 a = reinterpret_cast<const float4*>(residual.before)[p];
+            const float4 b = reinterpret_cast<const float4*>(residual.delta)[p];
+            h[i] = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+            squares += h[i].x * h[i].x + h[i].y * h[i].y + h[i].z * h[i].z + h[i].w * h[i].w;
+            if (p / mine == blockIdx.x) {
+                if (residual.after) reinterpret_cast<float4*>(residual.after)[p] = h[i];
+                reinterpret_cast<float4*>(residual.cleared)[p] = make_float4(0, 0, 0, 0);
+            }
+        }
+    }
+    const float scale = rsqrtf(block_sum<kGemvThreads>(squares, scratch) / hidden + eps);
+#pragma unroll
+    for (int i = 0; i < kMaxHiddenPieces; ++i) {
+        const int p = threadIdx.x + i * kGemvThreads;
+        if (p < pieces) {
+            const float4 w = weight[p];
+            Format::store(x, hidden, 4 * p, h[i].x * scale * w.x);
+            Format::store(x, hidden, 4 * p + 1, h[i].y * scale * w.y);
+            Format::store(x, hidden, 4 * p + 2, h[i].z * scale * w.z);
+            Format::store(x, hidden, 4 * p + 3, h[i].w * scale * w.w);
+        }
+    }
+    __syncthreads();
+}
+
+/// `first_of_frame`: the next kernels of the frame read the decode state before they wait; it is
+/// final only once this kernel's own wait has returned.
+template <class Format, class Epilogue>
+__global__ void __launch_bounds__(kGemvThreads, 2)
+    norm_gemv_kernel(PackedMatrix matrix, Residual residual, const float* norm_weight, float eps,
+                     bool first_of_frame, Epilogue epilogue) {
+    extern __shared__ __align__(16) uint8_t shared[];
+    __shared__ float scratch[kGemvWarps];
+    auto* weight = reinterpret_cast<float4*>(shared);
+    auto* x = reinterpret_cast<typename Format::Activation*>(weight + matrix.columns / 4);
+    auto* partials = reinterpret_cast<float*>(x + Format::kParts * matrix.columns);
+
+    if (!first_of_frame) allow_next_kernel();
+    const BlockRange range =
+        whole_tiles(matrix.tiles, matrix.blocks_a_tile(), blockIdx.x, gridDim.x);
+    const int first_tile = range.begin / matrix.blocks_a_tile();
+    const int tiles = (range.end - range.begin) / matrix.blocks_a_tile();
+    WeightStream<Format> stream(matrix.weights, range);
+    // Each thread reads only the norm weights that it copied itself: no barrier is needed.
+    for (int p = threadIdx.x; p < matrix.columns / 4; p += kGemvThreads)
+        copy_async(weight + p, norm_weight + 4 * p, true);
+    copy_async_commit();
+    clear_partials(partials, tiles);
+
+    wait_for_previous_kernel();
+    if (first_of_frame) allow_next_kernel();
+    copy_async_wait<0>();
+    load_normalised<Format>(residual, weight, matrix.columns, eps, x, scratch);
+    multiply_stream<Format>(stream, x, matrix.columns, partials);
+    __syncthreads();
+    epilogue.template finish<Format>(matrix, partials, first_tile, tiles);
+}
+
+/// matrix: packed [rows, hidden]; norm_weight: float32 [hidden]; hidden a multiple of 32, <= 4096.
+template <class Format, class Epilogue>
+void norm_gemv(const Launch& on, const PackedMatrix& matrix, const Residual& residual,
+               const float* norm_weight, float eps, bool first_of_frame, const Epilogue& epilogue) {
+    LIVEVOICE_CHECK(matrix.columns <= 4 * kMaxHiddenPieces * kGemvThreads,
+                    "norm_gemv: hidden size must be at most ", 4 * kMaxHiddenPieces * kGemvThreads,
+                    ", got ", matrix.columns);
+    const int blocks = std::min(on.multiprocessors, matrix.tiles);
+    const int tiles_touched = ceil_div(matrix.tiles, blocks);
+    launch(on, norm_gemv_kernel<Format, Epilogue>, blocks, kGemvThreads,
+           gemv_shared_bytes<Format>(matrix.columns, tiles_touched) + matrix.columns * sizeof(float),
+           matrix, residual, norm_weight,
+           eps, first_of_frame, epilogue);
+}
+
+}  // namespace livevoice

@@ -1,0 +1,80 @@
+// rmsnorm: y = x / sqrt(mean(x^2) + eps) * weight for each position of a prompt, after adding what
+// the last GEMM left in partial sums. Float32 inside; one rounding, to the activation type.
+#pragma once
+#include "device/formats.cuh"
+#include "device/reduce.cuh"
+#include "kernels/launch.h"
+
+namespace livevoice {
+
+constexpr int kNormThreads = 256;
+
+/// Sum of the K splits of a GEMM at element i, in a fixed order.
+__device__ __forceinline__ float4 sum_splits(const float* partials, int splits, size_t stride,
+                                             size_t i) {
+    float4 sum = make_float4(0, 0, 0, 0);
+    for (int s = 0; s < splits; ++s) {
+        const float4 v = *reinterpret_cast<const float4*>(partials + s * stride + i);
+        sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
+    }
+    return sum;
+}
+
+template <class Format>
+__global__ void rmsnorm_kernel(float* residual, const float* partials, int splits, size_t stride,
+                               const float* weight, float eps, int hidden,
+                               typename Format::Activation* y) {
+    extern __shared__ float4 row[];
+    __shared__ float scratch[kNormThreads / 32];
+    allow_next_kernel();
+    wait_for_previous_kernel();
+    const size_t offset = static_cast<size_t>(blockIdx.x) * hidden;
+    float squares = 0.0f;
+    for (int p = threadIdx.x; p < hidden / 4; p += kNormThreads) {
+        auto* at = reinterpret_cast<float4*>(residual + offset) + p;
+        const float4 add = sum_splits(partials, splits, stride, offset + 4 * p);
+        float4 v = *at;
+        v = make_float4(v.x + add.x, v.y + add.y, v.z + add.z, v.w + add.w);
+        if (splits > 0) *at = v;
+        row[p] = v;
+        squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    }
+    const float scale = rsqrtf(block_sum<kNormThreads>(squares, scratch) / hidden + eps);
+    const auto* values = reinterpret_cast<const float*>(row);
+    for (int i = threadIdx.x; i < hidden; i += kNormThreads)
+        y[offset + i] = Format::round(values[i] * scale * weight[i]);
+}
+
+/// residual: float32 [S, hidden], in place; partials: float32 [splits, stride / hidden, hidden], or
+/// splits 0; weight: float32 [hidden]; y: activation [S, hidden].
+template <class Format>
+void rmsnorm(const Launch& on, float* residual, const float* partials, int splits, size_t stride,
+             const float* weight, float eps, int S, int hidden, typename Format::Activation* y) {
+    LIVEVOICE_CHECK(hidden % 4 == 0, "rmsnorm: hidden must be a multiple of 4, got ", hidden);
+    launch(on, rmsnorm_kernel<Format>, S, kNormThreads, hidden * sizeof(float), residual, partials,
+           splits, stride, weight, eps, hidden, y);
+}
+
+/// The last position of a prompt becomes the residual of the decode kernels, with an empty delta.
+static __global__ void last_position_kernel(const float* residual, const float* partials, int splits,
+                                            size_t stride, int S, int hidden, float* before,
+                                            float* delta) {
+    wait_for_previous_kernel();
+    const int p = blockIdx.x * blockDim.x + threadIdx.x;
+    if (p >= hidden / 4) return;
+    const size_t i = static_cast<size_t>(S - 1) * hidden + 4 * p;
+    const float4 add = sum_splits(partials, splits, stride, i);
+    const float4 v = *reinterpret_cast<const float4*>(residual + i);
+    reinterpret_cast<float4*>(before)[p] =
+        make_float4(v.x + add.x, v.y + add.y, v.z + add.z, v.w + add.w);
+    reinterpret_cast<float4*>(delta)[p] = make_float4(0, 0, 0, 0);
+}
+
+/// before, delta: float32 [hidden].
+inline void last_position(const Launch& on, const float* residual, const float* partials, int splits,
+                          size_t stride, int S, int hidden, float* before, float* delta) {
+    launch(on, last_position_kernel, ceil_div(hidden / 4, 128), 128, 0, residual, partials, splits,
+           stride, S, hidden, before, delta);
+}
+
+}  // namespace livevoice

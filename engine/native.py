@@ -1,0 +1,346 @@
+"""The CUDA engine behind the backend protocol: loads weights into it, hands rows through.
+
+Owns the map from checkpoint names to the engine's matrices, the gathering of text rows in host
+memory, and the reuse of a common prefix. The work is done in ``csrc``; this is the only file that
+imports ``_C``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .checkpoint import AUDIO_TABLE, BACKBONE, CODEC, TEXT_EMBEDDING, Checkpoint
+from .config import CodecConfig, ModelConfig
+from .delay import EndOfSpeech
+from .prompt import AUDIO_SLOT, Prompt
+from .reference import rope_table
+from .sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from .backend import Backend
+
+logger = logging.getLogger(__name__)
+
+MAX_WINDOW_FRAMES = 128
+"""Longest codec window in one pass; longer ones are cut, with context on both sides."""
+
+_WINDOW_CONTEXT_FRAMES = 10  # the decoder's receptive field on one side, rounded up
+_ROPE_ROUNDING = torch.bfloat16  # what the model was trained with
+_MATRICES = {
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+_NORMS = {
+    "input_norm": "input_layernorm",
+    "post_norm": "post_attention_layernorm",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+}
+
+
+def _extension() -> Any:
+    """The compiled module; raises ModuleNotFoundError where it was not built."""
+    from . import _C
+
+    return _C
+
+
+def available(device: torch.device) -> str | None:
+    """None when the engine runs on ``device``, else the reason in one sentence."""
+    try:
+        extension = _extension()
+    except ModuleNotFoundError as error:
+        if not (error.name or "").endswith("._C"):
+            raise
+        return "the CUDA extension is not built; run python setup.py build_ext --inplace"
+    except ImportError as error:  # built for another Python, or a library is missing
+        return f"the CUDA extension does not load: {error}"
+    try:
+        extension.check_device(device.index or 0)
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def size_bytes(checkpoint: Checkpoint, precision: str, context_rows: int) -> int:
+    """Device bytes that backend and codec will hold; needs no GPU."""
+    extension = _extension()
+    backbone = extension.engine_bytes(_sizes(checkpoint.config, context_rows), precision)
+    return backbone + extension.codec_bytes(_codec_sizes(checkpoint.codec_config))
+
+
+class NativeBackend:
+    """The backend protocol over ``_C.Engine``."""
+
+    name = "native"
+
+    def __init__(
+        self, checkpoint: Checkpoint, device: torch.device, precision: str, context_rows: int
+    ) -> None:
+        self.config = checkpoint.config
+        self.device = device
+        self.precision = precision
+        self.context_rows = min(context_rows, self.config.max_positions)
+        self._text = _HostTable(checkpoint, TEXT_EMBEDDING)
+        self._resident: tuple[Tensor, Tensor] | None = None  # ids and codes of the cached prompt
+        started = time.monotonic()
+        self._engine = _extension().Engine(
+            sizes=_sizes(self.config, self.context_rows),
+            precision=precision,
+            device=device.index or 0,
+        )
+        try:
+            _load_weights(self._engine, checkpoint, self.context_rows)
+            self._engine.finish_loading()
+        except BaseException:
+            self._engine.unload()
+            raise
+        logger.info("LiveVoice: weights loaded in %.2f s", time.monotonic() - started)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the arenas: weights, KV cache and state, scratch."""
+        return self._engine.resident_bytes
+
+    @property
+    def arena_bytes(self) -> dict[str, int]:
+        """Bytes held now, by arena."""
+        return dict(self._engine.arena_bytes)
+
+    def prefill(self, prompt: Prompt) -> None:
+        """See :class:`~.backend.Backend`. What the last prompt began with too is not read again."""
+        if len(prompt) >= self.context_rows:
+            raise ValueError(
+                f"prompt: {len(prompt)} positions do not fit the context of {self.context_rows}; "
+                "shorten the text or the voice"
+            )
+        is_audio = prompt.ids == AUDIO_SLOT
+        codes = torch.full((len(prompt), self.config.n_codebooks), -1, dtype=torch.int32)
+        codes[is_audio] = prompt.rows.to(torch.int32)
+        if int(codes.max()) >= self.config.codebook_vocab:
+            raise ValueError(f"prompt: codes must be below {self.config.codebook_vocab}")
+        first = self._common_prefix(prompt.ids, codes)
+        self._resident = None  # until the whole prompt is in the cache
+        text = self._text.rows(prompt.ids[first:].clamp(min=0))
+        self._engine.prefill(text, codes[first:].contiguous(), first)
+        self._resident = (prompt.ids.clone(), codes)
+
+    def logits(self) -> Tensor:
+        """See :class:`~.backend.Backend`."""
+        out = torch.empty((self.config.n_codebooks, self.config.codebook_vocab))
+        self._engine.logits(out)
+        return out
+
+    def decode(self, sampling: SamplingParams, *, stream: int, max_rows: int) -> Iterator[Tensor]:
+        """See :class:`~.backend.Backend`."""
+        end = EndOfSpeech(self.config)
+        self._engine.start(
+            max(sampling.temperature, 1e-6), sampling.is_greedy, sampling.top_k, sampling.top_p,
+            sampling.seed, stream, max_rows,
+        )  # fmt: skip
+        while (codes := self._engine.next_row()) is not None:
+            row = torch.tensor(codes, dtype=torch.int64)
+            is_last = end.push(row)
+            yield row
+            if is_last:
+                return
+
+    def force(self, row: Tensor) -> None:
+        """See :class:`~.backend.Backend`."""
+        self._engine.force(row.to(torch.int32).contiguous())
+
+    def poison(self) -> None:
+        """Fill everything but the weights with NaN patterns (for tests); forgets the prompt."""
+        self._resident = None
+        self._engine.poison()
+
+    def time_step_ms(self, position: int, steps: int = 8) -> float:
+        """Mean GPU time of ``steps`` whole decode steps at ``position``; forgets the prompt."""
+        self._resident = None
+        return self._engine.time_steps(position, steps)
+
+    def unload(self) -> None:
+        """See :class:`~.backend.Backend`."""
+        self._resident = None
+        self._engine.unload()
+
+    def _common_prefix(self, ids: Tensor, codes: Tensor) -> int:
+        """Positions that the cache holds already; at least one is always read anew."""
+        if self._resident is None:
+            return 0
+        n = min(len(ids), len(self._resident[0]))
+        same = (ids[:n] == self._resident[0][:n]) & (codes[:n] == self._resident[1][:n]).all(dim=1)
+        n_same = n if bool(same.all()) else int(same.int().argmin())
+        return min(n_same, len(ids) - 1)
+
+
+class NativeCodec:
+    """The codec's decoder over ``_C.Codec``, on the backend's device."""
+
+    def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
+        self.config = checkpoint.codec_config
+        extension = _extension()
+        sizes = _codec_sizes(self.config)
+        self._codec = extension.Codec(sizes=sizes, device=backend.device.index or 0)
+        try:
+            values = _codec_values(checkpoint)
+            for name in extension.codec_values(sizes):
+                self._codec.load_values(name, values[name].float().flatten().contiguous())
+        except BaseException:
+            self._codec.unload()
+            raise
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the codec's arena."""
+        return self._codec.resident_bytes
+
+    def decode_window(self, codes: Tensor, lead: int = 0, tail: int = 0) -> Tensor:
+        """See :class:`~.backend.Codec`."""
+        if lead < 0 or tail < 0 or len(codes) <= lead + tail:
+            raise ValueError(
+                f"codec: a window of {len(codes)} frames has none to decode between {lead} frames "
+                f"before and {tail} after"
+            )
+        begin, end = lead, len(codes) - tail
+        if len(codes) <= MAX_WINDOW_FRAMES:
+            return self._decode(codes, begin, end)
+        step = MAX_WINDOW_FRAMES - 2 * _WINDOW_CONTEXT_FRAMES
+        return torch.cat(
+            [self._decode(codes, at, min(at + step, end)) for at in range(begin, end, step)]
+        )
+
+    def unload(self) -> None:
+        """See :class:`~.backend.Codec`."""
+        self._codec.unload()
+
+    def _decode(self, codes: Tensor, begin: int, end: int) -> Tensor:
+        """Frames ``begin`` to ``end`` of a window, as much of it around them as they can see."""
+        hop = self.config.hop_samples
+        first = max(begin - _WINDOW_CONTEXT_FRAMES, 0)
+        window = codes[first : end + _WINDOW_CONTEXT_FRAMES].to(torch.int32).contiguous()
+        waveform = torch.empty(len(window) * hop)
+        self._codec.decode(window, waveform)
+        return waveform[(begin - first) * hop : (end - first) * hop]
+
+
+class _HostTable:
+    """A bf16 matrix that stays in its file; rows are read where they are needed."""
+
+    def __init__(self, checkpoint: Checkpoint, name: str) -> None:
+        entry = checkpoint.entry(name)
+        self._rows = None
+        if entry.dtype == "BF16":
+            self._rows = np.memmap(
+                entry.file, dtype=np.uint16, mode="r", offset=entry.offset, shape=entry.shape
+            )
+        else:
+            self._tensor = checkpoint.tensor(name).to(torch.bfloat16)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """``[S]`` → bf16 ``[S, columns]``."""
+        if self._rows is None:
+            return self._tensor[ids]
+        return torch.from_numpy(np.ascontiguousarray(self._rows[ids.numpy()])).view(torch.bfloat16)
+
+
+def _sizes(config: ModelConfig, context_rows: int) -> dict[str, Any]:
+    return vars(config) | {"context_rows": min(context_rows, config.max_positions)}
+
+
+def _codec_sizes(config: CodecConfig) -> dict[str, Any]:
+    return vars(config) | {"max_frames": MAX_WINDOW_FRAMES}
+
+
+def _load_weights(engine: Any, checkpoint: Checkpoint, context_rows: int) -> None:
+    config = checkpoint.config
+
+    def load_matrix(name: str, layer: int, tensor: str) -> None:
+        entry = checkpoint.entry(tensor)
+        if entry.dtype == "BF16":
+            engine.load_file(name, layer, str(entry.file), entry.offset, *entry.shape)
+        else:
+            engine.load_tensor(name, layer, checkpoint.tensor(tensor).to(torch.bfloat16))
+
+    def load_norm(name: str, layer: int, tensor: str) -> None:
+        engine.load_values(name, layer, checkpoint.tensor(tensor).float())
+
+    for i in range(config.n_layers):
+        prefix = f"{BACKBONE}layers.{i}."
+        for name, tensor in _MATRICES.items():
+            load_matrix(name, i, f"{prefix}{tensor}.weight")
+        for name, tensor in _NORMS.items():
+            load_norm(name, i, f"{prefix}{tensor}.weight")
+    load_matrix("head", 0, AUDIO_TABLE)
+    load_norm("final_norm", 0, f"{BACKBONE}norm.weight")
+    rotation = rope_table(torch.arange(context_rows), config, _ROPE_ROUNDING)
+    engine.load_values("rope", 0, torch.stack(rotation, dim=-1).float().flatten())
+
+
+def _codec_values(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """The decoder's values in the layouts of ``csrc/codec.h``, float32."""
+    config = checkpoint.codec_config
+
+    def read(name: str) -> Tensor:
+        return checkpoint.tensor(CODEC + name).float()
+
+    values: dict[str, Tensor] = {}
+
+    def convolution(name: str, tensor: str) -> None:
+        weight = read(f"{tensor}.weight")  # [out, in, k] -> [in, k, out]
+        values[f"{name}.weight"] = weight.permute(1, 2, 0).contiguous()
+        values[f"{name}.bias"] = read(f"{tensor}.bias")
+
+    values["tables"], values["tables.bias"] = _lookup_tables(config, read)
+    convolution("first", "acoustic_decoder.conv1")
+    for b, stride in enumerate(config.upsampling_ratios):
+        block, source = f"block.{b}.", f"acoustic_decoder.block.{b}."
+        values[f"{block}snake"] = read(f"{source}snake1.alpha")
+        values[f"{block}up.weight"] = upsampling_rows(read(f"{source}conv_t1.weight"), stride)
+        values[f"{block}up.bias"] = read(f"{source}conv_t1.bias")
+        for u in range(3):
+            unit, unit_source = f"{block}unit{u}.", f"{source}res_unit{u + 1}."
+            values[f"{unit}snake1"] = read(f"{unit_source}snake1.alpha")
+            values[f"{unit}snake2"] = read(f"{unit_source}snake2.alpha")
+            convolution(f"{unit}conv1", f"{unit_source}conv1")
+            convolution(f"{unit}conv2", f"{unit_source}conv2")
+    values["snake"] = read("acoustic_decoder.snake1.alpha")
+    convolution("last", "acoustic_decoder.conv2")
+    return values
+
+
+def _lookup_tables(config: CodecConfig, read: Any) -> tuple[Tensor, Tensor]:
+    """Quantiser, output projection and ``fc2`` of each codebook as one table, and their bias."""
+    fc2, bias = read("fc2.weight"), read("fc2.bias").double()
+    tables = []
+    for q in range(config.n_codebooks):
+        book = f"quantizer.quantizers.{q}."
+        projection = fc2.double() @ read(f"{book}project_out.weight").double()
+        tables.append(read(f"{book}codebook.embed").double() @ projection.T)
+        bias = bias + fc2.double() @ read(f"{book}project_out.bias").double()
+    return torch.stack(tables).float(), bias.float()
+
+
+def upsampling_rows(weight: Tensor, stride: int) -> Tensor:
+    """A transposed convolution ``[in, out, 2 · stride]`` as one with two taps.
+
+    Output sample ``stride · i + r`` sees inputs i - 1 (through tap r + stride) and i (through r).
+
+    Returns:
+        ``[in, 2, stride · out]``, the phase r before the channel.
+    """
+    n_in, n_out, _ = weight.shape
+    taps = weight.view(n_in, n_out, 2, stride).flip(2)
+    return taps.permute(0, 2, 3, 1).reshape(n_in, 2, stride * n_out).contiguous()
