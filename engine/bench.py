@@ -7,6 +7,7 @@ process; nothing is asserted.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import time
@@ -19,8 +20,10 @@ from .backend import Backend
 from .engine import Engine
 from .prompt import Prompt
 from .sampling import SamplingParams
+from .voice import Voice
 
 _TEXT = "Good morning, the train leaves at seven and we have to hurry."
+_N_VOICE_FRAMES = 150  # a reference of six seconds
 _N_ROWS = 50  # rows decoded in one timing: two seconds of speech
 
 
@@ -68,12 +71,29 @@ def _backend_figures(engine: Engine, runs: int) -> dict[str, float]:
             figures[f"prefill_ms.{n_tokens}"] = _median_ms(
                 lambda prompt=prompt: backend.prefill(prompt), runs
             )
+        figures |= _voice_figures(engine, backend, runs)
         for position in (100, 500, 1000):
             if position < limit:
                 prompt = _random_prompt(engine, position)
                 took = [_decode_ms(backend, prompt) for _ in range(runs)]
                 figures[f"decode_ms.{precision}.pos{position}"] = statistics.median(took)
     return figures
+
+
+def _voice_figures(engine: Engine, backend: Backend, runs: int) -> dict[str, float]:
+    """Prefill behind a voice's prefix that is not in the KV cache, and behind one that is."""
+    generator = torch.Generator().manual_seed(0)
+    config = engine.checkpoint.config
+    shape = (2, _N_VOICE_FRAMES, config.n_codebooks)
+    codes = torch.randint(0, config.codebook_size, shape, generator=generator)
+    one, other = (engine.prompts.build(_TEXT, Voice(each, _TEXT)) for each in codes)
+    if len(one) >= engine.context_rows:
+        return {}
+    in_turn = itertools.cycle((one, other))
+    return {
+        "prefill_ms.voice_cold": _median_ms(lambda: backend.prefill(next(in_turn)), runs),
+        "prefill_ms.voice_warm": _median_ms(lambda: backend.prefill(one), runs),
+    }
 
 
 def _decode_ms(backend: Backend, prompt: Prompt) -> float:

@@ -159,8 +159,11 @@ class Engine:
             on_frame: called once a frame; what it raises ends the generation and propagates.
 
         Raises:
-            ValueError: nothing to speak, or parameters out of range.
+            ValueError: nothing to speak, parameters out of range, or a voice of another codec.
         """
+        if voice is not None:
+            config = self.checkpoint.config
+            voice.check_fits(config.n_codebooks, config.codebook_size, self.checkpoint.codec_id)
         if retries < 0:
             raise ValueError(f"retries must be 0 or more, got {retries}")
         if max_seconds is not None and not max_seconds > 0:

@@ -35,13 +35,34 @@ class Prompt:
     Attributes:
         ids: int64 ``[S]``; ``AUDIO_SLOT`` marks an audio row, all others are token ids.
         rows: int64 ``[R, N]``, delayed code rows of the slots, in order; R may be 0.
+        n_prefix: positions up to the end of the voice's block, which are the same for every text;
+            0 without a voice. A backend computes them as a piece of their own, always, so that
+            one that finds them in its KV cache and skips them gets the same bits.
     """
 
     ids: Tensor
     rows: Tensor
+    n_prefix: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def split(self) -> tuple[Prompt, Prompt]:
+        """The voice's block (of no positions without a voice), and what comes after it."""
+        n = self.n_prefix
+        n_rows = int((self.ids[:n] == AUDIO_SLOT).sum())
+        return (
+            Prompt(self.ids[:n], self.rows[:n_rows], n),
+            Prompt(self.ids[n:], self.rows[n_rows:]),
+        )
+
+    def equals(self, other: Prompt | None) -> bool:
+        """Whether the contents are the same: not by a hash, which could collide."""
+        return (
+            other is not None
+            and torch.equal(self.ids, other.ids)
+            and torch.equal(self.rows, other.rows)
+        )
 
 
 class PromptBuilder:
@@ -101,14 +122,11 @@ class PromptBuilder:
         ids = [special["<|tts|>"]]
         rows = torch.empty((0, N), dtype=torch.int64)
         if voice is not None:
-            if voice.codes.shape[1] != N:
-                raise ValueError(
-                    f"voice: has {voice.codes.shape[1]} codebooks, the model speaks {N}; "
-                    "make the voice again with this checkpoint"
-                )
+            voice.check_fits(N, self._config.codebook_size)
             rows = delay(voice.codes, self._config)
             if voice.transcript.strip():
                 ids += [special["<|ref_text|>"], *self.tokens(voice.transcript)]
             ids += [special["<|ref_audio|>"], *[AUDIO_SLOT] * len(rows)]
+        n_prefix = len(ids) if voice is not None else 0
         ids += [special["<|text|>"], *self.tokens(text), special["<|audio|>"]]
-        return Prompt(torch.tensor(ids, dtype=torch.int64), rows)
+        return Prompt(torch.tensor(ids, dtype=torch.int64), rows, n_prefix)

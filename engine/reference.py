@@ -226,6 +226,7 @@ class ReferenceBackend:
             self._cache: KVCache | None = KVCache(self.config, self.context_rows, device, dtype)
         self._position = 0  # positions filled so far
         self._hidden: Tensor | None = None  # [H], final norm of the last position
+        self._prefix: Prompt | None = None  # whose keys and values are in the cache
 
     @property
     def resident_bytes(self) -> int:
@@ -242,8 +243,14 @@ class ReferenceBackend:
                 f"prompt: {len(prompt)} positions do not fit the context of {self.context_rows}; "
                 "shorten the text or the voice"
             )
-        self._position = 0
-        self._advance(self.embed(prompt))
+        prefix, rest = prompt.split()
+        if not prefix.equals(self._prefix):
+            self._position, self._prefix = 0, None
+            if len(prefix):
+                self._advance(self.embed(prefix))
+            self._prefix = prefix
+        self._position = len(prefix)
+        self._advance(self.embed(rest))
 
     @torch.inference_mode()
     def logits(self) -> Tensor:
@@ -275,7 +282,7 @@ class ReferenceBackend:
 
     def unload(self) -> None:
         """See :class:`~.backend.Backend`."""
-        self._weights = self._cache = self._hidden = None
+        self._weights = self._cache = self._hidden = self._prefix = None
 
     def embed(self, prompt: Prompt) -> Tensor:
         """Input embeddings of a prompt, ``[S, H]``: text rows, summed code rows in the slots."""

@@ -10,7 +10,13 @@ def test_figures_have_stable_keys(tiny: Path, tmp_path: Path, capsys):
     assert main([*arguments, "--json", str(file)]) == 0
     figures = json.loads(file.read_text())
     keys = {"load_s", "resident_gb", "prefill_ms.13", "prefill_ms.300", "decode_ms.fp32.pos100"}
-    keys |= {"first_audio_ms", "codec_ms_per_audio_s", "times_real_time"}
+    keys |= {
+        "prefill_ms.voice_cold",
+        "prefill_ms.voice_warm",
+        "first_audio_ms",
+        "codec_ms_per_audio_s",
+        "times_real_time",
+    }
     assert keys <= set(figures)
     assert all(value > 0 for value in figures.values())
     assert "first_audio_ms" in capsys.readouterr().out
