@@ -43,6 +43,8 @@ NEWEST = "0.30.0"
 OLDEST = "0.16.3"
 # For an environment that has no torch yet.
 TORCH = "torch==2.13.0"
+# What setup.py needs to build the extension in place.
+BUILD_TOOLS = ("setuptools>=68", "wheel", "pybind11>=2.12")
 # Left out of ComfyUI's list: torch and its companions are chosen here, the templates are 400 MB of
 # pictures, and the last two would bring another torch; they come without their dependencies.
 _NOT_FROM_LIST = re.compile(
@@ -149,6 +151,7 @@ def install(folder: Path, *, tests: bool) -> None:
     package = ["--no-deps", "-e", str(ROOT)]
     sources = [path for path in (ROOT / "pyproject.toml", ROOT / "setup.py") if path.exists()]
     steps.step("this package", lambda: env.pip("install", *package), str(ROOT), *sources)
+    steps.step("build tools", lambda: env.pip("install", *BUILD_TOOLS), *BUILD_TOOLS)
     if tests:
         _back_end(env, steps, OLDEST)
         needed = ROOT / "tests" / "requirements.txt"
