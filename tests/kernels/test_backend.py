@@ -1,0 +1,190 @@
+"""The native backend against the reference backend, on random models of several sizes."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from kernels.oracle import needs_extension
+from livevoice.engine import reference
+from livevoice.engine.bench_model import real_sizes, write_random
+from livevoice.engine.checkpoint import Checkpoint
+from livevoice.engine.codec import CodecDecoder
+from livevoice.engine.prompt import AUDIO_SLOT, Prompt
+from livevoice.engine.reference import ReferenceBackend
+from livevoice.engine.sampling import SamplingParams
+
+pytestmark = [pytest.mark.cuda, needs_extension]
+CUDA = torch.device("cuda", 0)
+COSINE = {"bf16": 0.9999, "fp8": 0.999}
+SAMPLING = SamplingParams(temperature=0.8, top_k=50, seed=11)
+SMALL = {
+    "num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 2048, "vocab_size": 512,
+}  # fmt: skip
+WIDE_HEADS = SMALL | {"head_dim": 128, "num_attention_heads": 6, "hidden_size": 320}
+
+
+def config(sizes: dict) -> dict:
+    raw = copy.deepcopy(real_sizes())
+    raw["text_config"] |= sizes
+    raw["audio_encoder_config"]["out_dim"] = raw["text_config"]["hidden_size"]
+    return raw
+
+
+@pytest.fixture(scope="module", params=["small", "wide_heads"])
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    sizes = {"small": SMALL, "wide_heads": WIDE_HEADS}[request.param]
+    folder = tmp_path_factory.mktemp(request.param)
+    return Checkpoint.open(write_random(folder, config(sizes), CUDA))
+
+
+@pytest.fixture(params=["bf16", "fp8"])
+def native(request: pytest.FixtureRequest, checkpoint: Checkpoint):
+    from livevoice.engine.native import NativeBackend
+
+    backend = NativeBackend(checkpoint, CUDA, request.param, 512)
+    yield backend
+    backend.unload()
+
+
+@pytest.fixture
+def bf16_rope(monkeypatch: pytest.MonkeyPatch):
+    """The reference rounds its rotation to the compute dtype; the model wants bf16 always."""
+    table = reference.rope_table
+
+    def rounded(positions, config, dtype):
+        return tuple(part.to(dtype) for part in table(positions, config, torch.bfloat16))
+
+    monkeypatch.setattr(reference, "rope_table", rounded)
+
+
+def prompt(n_text: int, n_audio: int = 0, seed: int = 0) -> Prompt:
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, 256, (n_text + n_audio,), generator=generator)
+    ids[n_text // 2 : n_text // 2 + n_audio] = AUDIO_SLOT
+    return Prompt(ids, torch.randint(0, 1026, (n_audio, 8), generator=generator))
+
+
+def cosine(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float(torch.cosine_similarity(a.double().flatten(), b.double().flatten(), dim=0))
+
+
+def speak(backend, request: Prompt, sampling: SamplingParams = SAMPLING, n: int = 40):
+    backend.prefill(request)
+    return torch.stack(list(backend.decode(sampling, stream=3, max_rows=n)))
+
+
+@pytest.mark.usefixtures("bf16_rope")
+@pytest.mark.parametrize(
+    "request_", [prompt(1), prompt(13), prompt(40, 90)], ids=["1", "13", "130"]
+)
+def test_teacher_forced_logits(checkpoint: Checkpoint, native, request_: Prompt):
+    oracle = ReferenceBackend(checkpoint, CUDA, "fp32", 512)
+    for backend in (oracle, native):
+        backend.prefill(request_)
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(20):
+        expected, got = oracle.logits(), native.logits()
+        assert got.isfinite().all()
+        assert cosine(got, expected) > COSINE[native.precision]
+        if native.precision == "bf16":
+            top = expected.topk(2, dim=-1).values
+            is_clear = top[:, 0] - top[:, 1] > 0.02 * expected.std()
+            assert torch.equal(got.argmax(-1)[is_clear], expected.argmax(-1)[is_clear])
+        row = torch.randint(0, 1026, (8,), generator=generator)
+        oracle.force(row)
+        native.force(row)
+
+
+@pytest.mark.usefixtures("bf16_rope")
+def test_rows_follow_the_ramp_and_the_sampler(native):
+    """Feeding the sampled rows back by force gives logits from which the same rows are drawn."""
+    from livevoice.engine.delay import force_boc
+    from livevoice.engine.sampling import GumbelNoise, sample
+
+    rows = speak(native, prompt(13), n=24)
+    noise = GumbelNoise(SAMPLING.seed, 3, 8, 1026)
+    native.prefill(prompt(13))
+    for j, row in enumerate(rows):
+        drawn = force_boc(sample(native.logits(), SAMPLING, noise.row(j)), j, 1024)
+        assert torch.equal(drawn, row)
+        native.force(row)
+
+
+def test_same_codes_whatever_ran_before(checkpoint: Checkpoint, native):
+    from livevoice.engine.native import NativeBackend
+
+    expected = speak(native, prompt(20))
+    speak(native, prompt(33, 5, seed=2), SamplingParams(seed=5))
+    assert torch.equal(speak(native, prompt(20)), expected)
+    native.poison()
+    assert torch.equal(speak(native, prompt(20)), expected)
+    rows = native.decode(SAMPLING, stream=1, max_rows=30)
+    next(rows), rows.close()  # abandoned half-way, frames still on their way
+    assert torch.equal(speak(native, prompt(20)), expected)
+    again = NativeBackend(checkpoint, CUDA, native.precision, 512)
+    assert torch.equal(speak(again, prompt(20)), expected)  # two engines at once
+    again.unload()
+
+
+def test_a_reused_prefix_gives_the_same_bits(native):
+    long = prompt(60, 40)
+    for n in (99, 70, 17):
+        other = Prompt(torch.cat([long.ids[:n], torch.full((5,), 7)]), long.rows[: max(0, n - 30)])
+        n_audio = int((other.ids == AUDIO_SLOT).sum())
+        other = Prompt(other.ids, long.rows[:n_audio])
+        native.poison()
+        native.prefill(long)
+        cold = native.logits()
+        native.prefill(other)
+        native.prefill(long)
+        assert torch.equal(native.logits(), cold)
+
+
+def test_the_context_ends_the_speech(native):
+    rows = speak(native, prompt(500), SamplingParams(temperature=0.0), n=100)
+    assert len(rows) <= 13
+    with pytest.raises(ValueError, match="512 positions do not fit the context of 512"):
+        native.prefill(prompt(512))
+
+
+def test_end_of_speech_is_seen_by_host_and_device_alike(native):
+    for seed in range(6):
+        rows = speak(native, prompt(9, seed=seed), SamplingParams(1.0, 0, 1.0, seed), n=400)
+        ends = [j for j in range(8, len(rows)) if rows[j, 0] == 1025]
+        assert (not ends and len(rows) == 400) or len(rows) == ends[0] + 7
+
+
+@pytest.mark.parametrize("folder", ["starter", "random"])
+def test_codec_equals_the_reference(folder: str, checkpoint: Checkpoint, native):
+    from livevoice.engine.native import NativeCodec
+
+    source = Checkpoint.open("starter") if folder == "starter" else checkpoint
+    codec, oracle = NativeCodec(source, native), CodecDecoder(source, "cpu")
+    generator = torch.Generator().manual_seed(1)
+    for T, lead, tail in [(1, 0, 0), (7, 0, 0), (26, 10, 10), (140, 0, 0)]:
+        codes = torch.randint(0, 1024, (T, 8), generator=generator)
+        expected, got = (each.decode_window(codes, lead, tail) for each in (oracle, codec))
+        assert got.shape == expected.shape
+        # float32 sums of thousands of products in another order
+        assert float((got - expected).norm() / expected.norm()) < 1e-4
+    codec.unload()
+    assert codec.resident_bytes == 0
+    with pytest.raises(RuntimeError, match="unloaded"):
+        codec.decode_window(codes)
+
+
+def test_unload_is_idempotent_and_final(native):
+    assert native.resident_bytes > 0
+    native.unload()
+    native.unload()
+    assert native.resident_bytes == 0
+    with pytest.raises(RuntimeError, match="unloaded"):
+        native.prefill(prompt(5))
+
+
+def test_a_missing_folder_is_not_written(tmp_path: Path):
+    assert write_random(tmp_path / "new", config(SMALL), CUDA).is_dir()
