@@ -10,6 +10,7 @@ from .generation import Chunk, Generation, join
 from .sampling import SamplingParams
 from .text import split
 from .voice import Voice
+from .voice_file import load_voice, save_voice, starter_voices
 
 __all__ = [
     "HOW_TO_GET",
@@ -28,5 +29,8 @@ __all__ = [
     "check",
     "join",
     "load",
+    "load_voice",
+    "save_voice",
     "split",
+    "starter_voices",
 ]

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from . import backend as backends
 from .checkpoint import Checkpoint
+from .clone import Cloning
 from .codec import decode_stream
 from .codes import Codes
 from .generation import Generation, OnFrame, Request, Superseded, join
@@ -67,6 +68,7 @@ class Engine:
         self.context_rows = min(context_rows, self.checkpoint.config.max_positions)
         self.prompts = PromptBuilder(self.checkpoint.path, self.checkpoint.config)
         self._choice = backends.choose(self.checkpoint, device, precision)
+        self.cloning = Cloning(self.checkpoint, self._choice.device)
         self._backend: backends.Backend | None = None
         self._codec = None
         self._step = threading.RLock()  # held while weights are in use, for one row or one window
@@ -136,6 +138,37 @@ class Engine:
             for part in parts:
                 if part is not None:
                     part.unload()
+
+    def voice(
+        self,
+        waveform: Tensor,
+        sample_rate: int,
+        transcript: str = "",
+        *,
+        name: str = "",
+        licence: str = "",
+        preview_text: str = "",
+    ) -> Voice:
+        """Make a voice of a recording; a recording seen before is not encoded again.
+
+        Loads the encoder for as long as it encodes; the engine itself need not be loaded.
+
+        Args:
+            waveform: float ``[samples]`` or ``[channels, samples]``, full scale at 1; its channels
+                are averaged, silent ends cut off, and only the first 100 s are taken.
+            sample_rate: in Hz, any.
+            transcript: what it says, word for word; may be empty, at a cost in likeness.
+            name: of the voice.
+            licence: note on what the voice may be used for.
+            preview_text: what it is tried out with.
+
+        Raises:
+            CheckpointError: this checkpoint has no encoder.
+            ValueError: the recording can't be used, or the name can't be one.
+        """
+        return self.cloning.voice(
+            waveform, sample_rate, transcript, name=name, licence=licence, preview_text=preview_text
+        )
 
     def stream(
         self,

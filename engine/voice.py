@@ -12,6 +12,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+_NOT_IN_NAMES = (
+    '/\\:\uff1a*?"<>|[]'  # separators on any system, and what marks a speaker in scripts
+)
+_MAX_NAME = 60
+
 
 @dataclass(frozen=True, eq=False)
 class Voice:
@@ -43,6 +48,7 @@ class Voice:
             )
         if self.codes.is_floating_point() or self.codes.is_complex():
             raise ValueError(f"voice: codes must be integers, got {self.codes.dtype}")
+        check_name(self.name)
 
     @cached_property
     def content_hash(self) -> str:
@@ -84,3 +90,18 @@ class Voice:
                 f"voice: '{self.name}' has codes {low} … {high}, the codec has 0 … "
                 f"{codebook_size - 1}; {again}"
             )
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that a file can't have on some system, or that a script can't call.
+
+    Raises:
+        ValueError: separators, control characters, brackets, a colon, or too long; empty is fine.
+    """
+    wrong = [each for each in name if each in _NOT_IN_NAMES or not each.isprintable()]
+    if wrong:
+        raise ValueError(f"voice: a name can't hold {wrong[0]!r}, got {name[:_MAX_NAME]!r}")
+    if len(name) > _MAX_NAME:
+        raise ValueError(f"voice: a name has at most {_MAX_NAME} characters, got {len(name)}")
+    if name.strip(" .") != name:
+        raise ValueError(f"voice: a name begins and ends with neither dot nor space, got {name!r}")
