@@ -5,10 +5,12 @@ The names below are all that ``nodes/`` may use.
 
 from .checkpoint import HOW_TO_GET, STARTER, Checkpoint, CheckpointError, check
 from .codes import STOP_REASONS, Codes, SpokenUtterance
+from .dialogue import Dialogue, assemble, speak_turns
 from .engine import Engine, Speech, load
 from .generation import Chunk, Generation, join
 from .sampling import SamplingParams
 from .text import split
+from .turns import Turn, parse_turns
 from .voice import Voice
 from .voice_file import load_voice, save_voice, starter_voices
 
@@ -20,17 +22,22 @@ __all__ = [
     "CheckpointError",
     "Chunk",
     "Codes",
+    "Dialogue",
     "Engine",
     "Generation",
     "SamplingParams",
     "Speech",
     "SpokenUtterance",
+    "Turn",
     "Voice",
+    "assemble",
     "check",
     "join",
     "load",
     "load_voice",
+    "parse_turns",
     "save_voice",
+    "speak_turns",
     "split",
     "starter_voices",
 ]

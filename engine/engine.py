@@ -22,6 +22,7 @@ from .checkpoint import Checkpoint
 from .clone import Cloning
 from .codec import decode_stream
 from .codes import Codes
+from .dialogue import SpokenTurns
 from .generation import Generation, OnFrame, Request, Superseded, join
 from .prompt import PromptBuilder
 from .sampling import SamplingParams
@@ -69,6 +70,7 @@ class Engine:
         self.prompts = PromptBuilder(self.checkpoint.path, self.checkpoint.config)
         self._choice = backends.choose(self.checkpoint, device, precision)
         self.cloning = Cloning(self.checkpoint, self._choice.device)
+        self.spoken = SpokenTurns()
         self._backend: backends.Backend | None = None
         self._codec = None
         self._step = threading.RLock()  # held while weights are in use, for one row or one window

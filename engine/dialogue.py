@@ -1,0 +1,195 @@
+"""Several voices: turns, each spoken by itself, become one sound with known times.
+
+Owns the draws of each turn and the times; the script's grammar is that of ``turns.py``. Every turn
+is a generation of its own, as the model was made for; what one turn says never depends on another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .codes import Codes
+from .generation import OnFrame
+from .sampling import SamplingParams
+from .turns import Turn
+from .voice import Voice
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+GAP_S = 0.4  # between turns of a conversation; the reference cookbook leaves 0.6 s
+_REMEMBERED_TURNS = 512
+
+_TAG = re.compile(r"<\|[^|<>]*\|>")
+
+
+@dataclass(frozen=True)
+class SpokenTurn:
+    """A turn as codes, and where in the dialogue it lies.
+
+    Attributes:
+        turn: what was to be said.
+        codes: what was said; its ``sampling.seed`` makes it again.
+        start_frame: first frame of it in the dialogue.
+        end_frame: first frame after it.
+    """
+
+    turn: Turn
+    codes: Codes
+    start_frame: int
+    end_frame: int
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """All turns, and their sound.
+
+    Attributes:
+        turns: in order.
+        waveform: float32 ``[samples]``, gaps included.
+        sample_rate: in Hz.
+        frame_rate_hz: frames a second.
+    """
+
+    turns: tuple[SpokenTurn, ...]
+    waveform: Tensor
+    sample_rate: int
+    frame_rate_hz: int
+
+    def table(self) -> str:
+        """Times and fate of every turn, tab-separated, one a line under a head line."""
+        lines = ["turn\tspeaker\tstart_s\tend_s\tstart_frame\tend_frame\tended\tseed\ttext"]
+        for number, each in enumerate(self.turns, start=1):
+            times = (each.start_frame / self.frame_rate_hz, each.end_frame / self.frame_rate_hz)
+            cells = [
+                number, each.turn.speaker, *(f"{time:.2f}" for time in times), each.start_frame,
+                each.end_frame, each.codes.stop_reason, each.codes.sampling.seed,
+                " ".join(each.turn.text.split()),
+            ]  # fmt: skip
+            lines.append("\t".join(map(str, cells)))
+        return "\n".join(lines)
+
+    def srt(self) -> str:
+        """Subtitles in SubRip format: ``Name: text`` from a turn's first frame to its last."""
+        blocks = []
+        for number, each in enumerate(self.turns, start=1):
+            start, end = (
+                _clock(1000 * frame // self.frame_rate_hz)
+                for frame in (each.start_frame, each.end_frame)
+            )
+            text = " ".join(_TAG.sub("", each.turn.text).split())
+            blocks.append(f"{number}\n{start} --> {end}\n{each.turn.speaker}: {text}\n")
+        return "\n".join(blocks)
+
+
+def speak_turns(
+    engine: Engine,
+    turns: Iterable[Turn],
+    voices: Mapping[str, Voice],
+    sampling: SamplingParams,
+    *,
+    takes: Mapping[int, int] | None = None,
+    max_seconds: float | None = None,
+    retries: int = 0,
+    on_frame: OnFrame | None = None,
+) -> Iterator[Codes]:
+    """Speak turns one after the other; those spoken before with the same settings are remembered.
+
+    Args:
+        engine: speaks.
+        turns: of :func:`.turns.parse_turns`.
+        voices: by the turns' speakers.
+        sampling: parameters, and the seed that each turn's own seed is derived from.
+        takes: which take of a turn (numbered from 1) is wanted, where it is not the first (0).
+        max_seconds: cap on each utterance; None derives it from the text.
+        retries: further attempts at an utterance that does not end by itself.
+        on_frame: called once a frame with the turn's (frames so far, frames at most).
+
+    Yields:
+        The codes of each turn.
+    """
+    for number, turn in enumerate(turns, start=1):
+        own = replace(sampling, seed=turn_seed(sampling.seed, turn, (takes or {}).get(number, 0)))
+        voice = voices[turn.speaker]
+        key = (turn.text, voice.content_hash, own, max_seconds, retries)
+        codes = engine.spoken.get(key)
+        if codes is None:
+            codes = engine.codes(
+                turn.text, own, voice=voice, max_seconds=max_seconds, retries=retries,
+                on_frame=on_frame,
+            )  # fmt: skip
+            engine.spoken.put(key, codes)
+        yield codes
+
+
+def turn_seed(seed: int, turn: Turn, take: int = 0) -> int:
+    """Seed of one take of one turn, 64 bits: by its words, so that no other turn changes it."""
+    digest = hashlib.sha256(f"{seed}\n{take}\n{turn.seed_key}".encode())
+    return int.from_bytes(digest.digest()[:8], "little")
+
+
+def assemble(
+    engine: Engine, turns: Iterable[Turn], spoken: Iterable[Codes], gap_s: float = GAP_S
+) -> Dialogue:
+    """Decode turns and lay them out, ``gap_s`` (rounded to whole frames) of silence between them.
+
+    Raises:
+        ValueError: a negative gap, or codes of another codec.
+    """
+    if not 0 <= gap_s <= 60:
+        raise ValueError(f"dialogue: the gap must be 0 … 60 s, got {gap_s}")
+    config = engine.checkpoint.codec_config
+    gap_frames = round(gap_s * config.frame_rate_hz)
+    parts: list[Tensor] = []
+    laid: list[SpokenTurn] = []
+    frame = 0
+    for turn, codes in zip(turns, spoken, strict=False):  # fewer when it was cancelled
+        if laid:
+            parts.append(torch.zeros(gap_frames * config.hop_samples))
+            frame += gap_frames
+        waveform = engine.decode(codes)
+        n_frames = -(-len(waveform) // config.hop_samples)
+        parts.append(
+            torch.nn.functional.pad(waveform, (0, n_frames * config.hop_samples - len(waveform)))
+        )
+        laid.append(SpokenTurn(turn, codes, frame, frame + n_frames))
+        frame += n_frames
+    waveform = torch.cat(parts) if parts else torch.empty(0)
+    return Dialogue(tuple(laid), waveform, config.sample_rate, config.frame_rate_hz)
+
+
+class SpokenTurns:
+    """Turns spoken before, so that a changed or re-rolled turn is the only one to be spoken anew.
+
+    Codes are a function of the key, so this changes nothing but the time.
+    """
+
+    def __init__(self) -> None:
+        self._codes: OrderedDict[tuple, Codes] = OrderedDict()
+
+    def get(self, key: tuple) -> Codes | None:
+        """The codes, or None."""
+        if key in self._codes:
+            self._codes.move_to_end(key)
+        return self._codes.get(key)
+
+    def put(self, key: tuple, codes: Codes) -> None:
+        """Remember codes that are whole; the oldest are forgotten."""
+        if codes.stop_reason == "cancelled":
+            return
+        self._codes[key] = codes
+        while len(self._codes) > _REMEMBERED_TURNS:
+            self._codes.popitem(last=False)
+
+
+def _clock(ms: int) -> str:
+    seconds, ms = divmod(ms, 1000)
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02},{ms:03}"
