@@ -134,17 +134,10 @@ class Server(Client):
         port = self._port or _free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-c", _LAUNCH, "main.py", *self.flags]
-        command += [
-            "--listen",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--base-directory",
-            str(self.base),
-        ]
+        command += ["--listen", "127.0.0.1", "--port", str(port), "--disable-auto-launch"]
         # The database file would lie in the back end's folder, which holds code only.
         command += ["--base-directory", str(self.base), "--database-url", "sqlite:///:memory:"]
-        command += ["--disable-auto-launch", "--disable-api-nodes", "--log-stdout"]
+        command += ["--disable-api-nodes", "--log-stdout"]
         with (self.base / "server.log").open("wb") as log:
             self._process = subprocess.Popen(
                 command,
