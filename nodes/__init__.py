@@ -11,6 +11,7 @@ from .checkpoints import register_folder
 from .codes_to_waveform import CodesToWaveform
 from .load_codes import LoadCodes
 from .load_model import LoadModel
+from .preview import register_route
 from .save_codes import SaveCodes
 from .streaming_preview import StreamingPreview
 from .text_to_codes import TextToCodes
@@ -20,8 +21,9 @@ class LiveVoiceExtension(ComfyExtension):
     """What ComfyUI gets from this pack."""
 
     async def on_load(self) -> None:
-        """Register the model folder and the web folder."""
+        """Register the model folder, the web folder and the previews' route."""
         register_folder()
+        register_route()
         _serve_web_folder()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:

@@ -6,10 +6,14 @@ values in -1 … 1.
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import torch
 from torch import Tensor
+
+_WAV_HEADER = struct.Struct("<4sI8sIHHIIHH4sI")
+_WAV_FLOAT = 3  # WAVE_FORMAT_IEEE_FLOAT
 
 
 def to_audio(waveform: Tensor, sample_rate: int) -> dict[str, Any]:
@@ -40,3 +44,14 @@ def from_audio(audio: dict[str, Any] | None) -> tuple[Tensor, int]:
     if waveform.numel() == 0:
         raise ValueError("audio: the clip is empty")
     return waveform[0].detach().to("cpu", torch.float32).mean(dim=0), int(audio["sample_rate"])
+
+
+def to_wav(waveform: Tensor, sample_rate: int) -> bytes:
+    """One mono waveform, float32 ``[samples]``, as a WAV file of the same floats, bit by bit."""
+    data = waveform.detach().cpu().numpy().astype("<f4", copy=False).tobytes()
+    header = _WAV_HEADER.pack(
+        b"RIFF", _WAV_HEADER.size - 8 + len(data), b"WAVEfmt ",
+        16, _WAV_FLOAT, 1, sample_rate, 4 * sample_rate, 4, 32,
+        b"data", len(data),
+    )  # fmt: skip
+    return header + data

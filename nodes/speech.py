@@ -111,6 +111,7 @@ def speak(
     keep_partial: bool,
     retries: int = 0,
     listen: Callable[[Chunk], None] | None = None,
+    on_frame: Callable[[int, int], None] | None = None,
 ) -> Codes:
     """Run one generation under ComfyUI's eyes.
 
@@ -122,6 +123,7 @@ def speak(
         keep_partial: on cancel, return what was made instead of raising.
         retries: further attempts at an utterance that does not end by itself.
         listen: gets each chunk of sound as it is made; without it the codec does not run.
+        on_frame: called once a frame with (frames so far, frames expected at most).
 
     Raises:
         InterruptProcessingException: cancelled; it is no Exception in newer ComfyUI.
@@ -133,7 +135,7 @@ def speak(
         sampling,
         max_seconds=max_seconds or None,
         retries=retries,
-        on_frame=_progress(),
+        on_frame=_progress(on_frame),
     )
     model.make_resident()
     try:
@@ -163,12 +165,14 @@ def report(codes: Codes) -> str:
     return "\n".join([total, *lines])
 
 
-def _progress() -> Callable[[int, int], None]:
+def _progress(also: Callable[[int, int], None] | None) -> Callable[[int, int], None]:
     """Called once a frame: moves the node's bar, raises when cancel was pressed."""
     bar = ProgressBar(1)
 
     def on_frame(done_frames: int, cap_frames: int) -> None:
         management.throw_exception_if_processing_interrupted()
         bar.update_absolute(done_frames, cap_frames)
+        if also:
+            also(done_frames, cap_frames)
 
     return on_frame

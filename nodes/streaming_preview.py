@@ -1,11 +1,18 @@
-"""LiveVoice Streaming Preview: speaks a text and plays it on the node."""
+"""LiveVoice Streaming Preview: speaks a text and plays it on the node while it is being spoken."""
 
 from __future__ import annotations
 
-from comfy_api.latest import io, ui
+import uuid
+from pathlib import Path
+from typing import Any
 
-from ..engine import Chunk, SamplingParams, join
-from .audio import to_audio
+import folder_paths
+from comfy_api.latest import io
+from torch import Tensor
+
+from ..engine import Chunk, SamplingParams, join, split
+from .audio import to_audio, to_wav
+from .preview import Preview
 from .residency import EnginePatcher
 from .speech import keep_partial_input, speak, text_inputs, text_problem
 
@@ -20,10 +27,12 @@ class StreamingPreview(io.ComfyNode):
             node_id="LiveVoiceStreamingPreview",
             display_name="LiveVoice Streaming Preview",
             category="audio/LiveVoice",
-            description="Speaks a text and plays it on the node. Gives the same sound as Text to "
-            "Codes and Codes to Waveform with the same settings and no retries.",
+            description="Speaks a text and plays it on the node while it is being spoken. Gives "
+            "the same sound as Text to Codes and Codes to Waveform with the same settings and no "
+            "retries.",
             inputs=[*text_inputs(), keep_partial_input()],
             outputs=[io.Audio.Output(display_name="audio", tooltip="24 kHz, mono.")],
+            hidden=[io.Hidden.unique_id, io.Hidden.extra_pnginfo],
             is_output_node=True,
         )
 
@@ -41,20 +50,52 @@ class StreamingPreview(io.ComfyNode):
         keep_partial: bool,
         **sampling: float,
     ) -> io.NodeOutput:
-        """Speak and listen. No retries: what has been heard can't be taken back."""
+        """Speak and be heard. No retries: what has been heard can't be taken back."""
         chunks: list[Chunk] = []
-        codes = speak(
-            model,
-            text,
-            SamplingParams(**sampling),
-            max_seconds=max_seconds,
-            keep_partial=keep_partial,
-            listen=chunks.append,
-        )
-        if codes.stop_reason == "cancelled":  # the last frames had not become a chunk yet
-            model.make_resident()
-            waveform = model.engine.decode(codes)
-        else:
-            waveform = join(chunks)
+
+        def listen(chunk: Chunk) -> None:
+            chunks.append(chunk)
+            preview.send(chunk.waveform)
+
+        with cls._preview(model, text) as preview:
+            codes = speak(
+                model,
+                text,
+                SamplingParams(**sampling),
+                max_seconds=max_seconds,
+                keep_partial=keep_partial,
+                listen=listen,
+                on_frame=preview.on_frame,
+            )
+            if codes.stop_reason == "cancelled":  # the last frames had not become a chunk yet
+                model.make_resident()
+                waveform = model.engine.decode(codes)
+                preview.send(waveform[preview.n_samples :])
+                preview.end("cancelled")
+            else:
+                waveform = join(chunks)
         audio = to_audio(waveform, model.engine.sample_rate)
-        return io.NodeOutput(audio, ui=ui.PreviewAudio(audio, cls=cls))
+        return io.NodeOutput(audio, ui=_result(waveform, preview, model.engine.sample_rate))
+
+    @classmethod
+    def _preview(cls, model: EnginePatcher, text: str) -> Preview:
+        workflow = (cls.hidden.extra_pnginfo or {}).get("workflow") or {}
+        return Preview(
+            cls.hidden.unique_id,
+            workflow_id=str(workflow.get("id", "")),
+            sample_rate=model.engine.sample_rate,
+            frame_rate_hz=model.engine.checkpoint.codec_config.frame_rate_hz,
+            expected_s=sum(utterance.estimate_s for utterance in split(text)),
+        )
+
+
+def _result(waveform: Tensor, preview: Preview, sample_rate: int) -> dict[str, Any]:
+    """What ComfyUI shows and stores: the clip as a temporary file, and whose clip it is."""
+    folder = Path(folder_paths.get_temp_directory())
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"livevoice_{uuid.uuid4().hex}.wav"
+    (folder / name).write_bytes(to_wav(waveform, sample_rate))
+    return {
+        "audio": [{"filename": name, "subfolder": "", "type": "temp"}],
+        "livevoice_preview": [preview.run],
+    }
