@@ -244,7 +244,10 @@ def main(flags: Sequence[str]) -> int:
     server = Server(flags=[*device_flags(), *flags], port=8188, base=ROOT / "output" / "comfyui")
     try:
         with server:
-            print(f"ComfyUI {server.version} with LiveVoice: {server.url} (Ctrl-C stops it)")
+            print(
+                f"ComfyUI {server.version} with LiveVoice: {server.url} (Ctrl-C stops it)",
+                flush=True,
+            )
             while server.is_running:
                 time.sleep(0.5)
             raise ServerError(f"ComfyUI ended by itself{server.trouble()}")
