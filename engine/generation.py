@@ -19,9 +19,10 @@ from torch import Tensor
 
 from .codes import Codes, SpokenUtterance
 from .delay import EndOfSpeech, Undelay
+from .duration import cap_s
 from .guard import RunawayGuard
 from .sampling import SamplingParams, stream_id
-from .text import Utterance, cap_s
+from .script import Utterance
 from .voice import Voice
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ control tokens. Knows nothing of embeddings. Layouts as the reference server bui
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +19,11 @@ from torch import Tensor
 from .checkpoint import HOW_TO_GET, SPECIAL_TOKENS, CheckpointError
 from .config import ModelConfig
 from .delay import delay
+from .tags import CONTROL_TOKENS
 from .voice import Voice
 
 AUDIO_SLOT = -100
 """Id that stands for one audio row in :attr:`Prompt.ids`."""
-
-_CONTROL_TAG = re.compile(r"<\|(?:emotion|style|sfx|prosody):[a-z_]+\|>")
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class PromptBuilder:
         self._config = config
         self._special = {token: self._special_id(token) for token in SPECIAL_TOKENS}
         added = (token.content for token in self._tokenizer.get_added_tokens_decoder().values())
-        self._added = [token for token in added if not _CONTROL_TAG.fullmatch(token)]
+        self._added = [token for token in added if token not in CONTROL_TOKENS]
 
     def _special_id(self, token: str) -> int:
         number = self._tokenizer.token_to_id(token)
