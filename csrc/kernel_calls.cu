@@ -16,10 +16,11 @@ namespace {
 
 /// The current device, the legacy default stream (tests run alone), no overlap between kernels.
 Launch plain_launch() {
-    int device = 0, multiprocessors = 0;
+    int device = 0, multiprocessors = 0, major = 0;
     CUDA_CHECK(cudaGetDevice(&device));
     CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    return {cudaStreamLegacy, false, multiprocessors};
+    CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    return {cudaStreamLegacy, false, multiprocessors, ring_bytes_for(major)};
 }
 
 template <class Call>
@@ -83,7 +84,7 @@ __global__ void read_kernel(const uint4* from, size_t pieces, uint32_t* sink) {
     for (; i + (kUnroll - 1) * stride < pieces; i += kUnroll * stride) {
         uint4 v[kUnroll];
 #pragma unroll
-        for (int j = 0; j < kUnroll; ++j) v[j] = load_weights(from + i + j * stride);
+        for (int j = 0; j < kUnroll; ++j) v[j] = load_once(from + i + j * stride);
 #pragma unroll
         for (int j = 0; j < kUnroll; ++j) seen |= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
     }

@@ -34,17 +34,19 @@ struct Fp8 {
     static constexpr float kSwigluScale = 1.0f / 16;
     /// Columns of the B operand that carry one activation vector.
     static constexpr int kParts = 1;
-    /// Blocks a warp keeps on their way in gemv: 8 KB, times 8 warps and two resident thread blocks.
-    /// That covers the latency of memory; more registers would leave room for one thread block only.
-    static constexpr int kDepth = 16;
 
     struct Fragment {
         uint4 bytes;  // row g: x, y; row g + 8: z, w
     };
-    static __device__ __forceinline__ Fragment load(const uint8_t* block, int lane) {
-        return {load_weights(block + lane * 16)};
+    /// Requests this lane's bytes of a block; the copy in shared memory has the layout of the block.
+    static __device__ __forceinline__ void fetch(uint8_t* shared, const uint8_t* block, int lane,
+                                                 bool valid) {
+        copy_async(shared + lane * 16, block + lane * 16, valid);
     }
-    static __device__ __forceinline__ Fragment zero() { return {make_uint4(0, 0, 0, 0)}; }
+    /// Reads what this lane itself has fetched: no barrier is needed in between.
+    static __device__ __forceinline__ Fragment load(const uint8_t* shared, int lane) {
+        return {load_shared(shared + lane * 16)};
+    }
     static __device__ __forceinline__ Operand unpack(const Fragment& f) {
         Operand a;
         e4m3_to_f16(f.bytes.x, a.step[0][0], a.step[0][2]);
@@ -74,16 +76,17 @@ struct Bf16 {
     static constexpr bool kScaled = false;
     static constexpr float kSwigluScale = 1.0f;
     static constexpr int kParts = 2;
-    static constexpr int kDepth = 7;  // as above; 8 would spill registers
 
     struct Fragment {
         uint4 low, high;  // row g, row g + 8
     };
-    static __device__ __forceinline__ Fragment load(const uint8_t* block, int lane) {
-        return {load_weights(block + lane * 16), load_weights(block + 512 + lane * 16)};
+    static __device__ __forceinline__ void fetch(uint8_t* shared, const uint8_t* block, int lane,
+                                                 bool valid) {
+        copy_async(shared + lane * 16, block + lane * 16, valid);
+        copy_async(shared + 512 + lane * 16, block + 512 + lane * 16, valid);
     }
-    static __device__ __forceinline__ Fragment zero() {
-        return {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
+    static __device__ __forceinline__ Fragment load(const uint8_t* shared, int lane) {
+        return {load_shared(shared + lane * 16), load_shared(shared + 512 + lane * 16)};
     }
     static __device__ __forceinline__ Operand unpack(const Fragment& f) {
         return {{{f.low.x, f.high.x, f.low.y, f.high.y}, {f.low.z, f.high.z, f.low.w, f.high.w}}};

@@ -21,13 +21,12 @@ __device__ __forceinline__ void allow_next_kernel() {
 #endif
 }
 
-/// 16 bytes of weights: read once a frame, so they pass L1 by and leave L2 first.
-__device__ __forceinline__ uint4 load_weights(const void* address) {
-    constexpr uint64_t kEvictFirst = 0x12F0000000000000ull;
+/// 16 bytes, past L1.
+__device__ __forceinline__ uint4 load_once(const void* address) {
     uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(address), "l"(kEvictFirst));
+                 : "l"(address));
     return v;
 }
 
@@ -37,10 +36,19 @@ __device__ __forceinline__ uint4 load_shared(const void* address) {
 }
 
 /// Copies 16 bytes from global to shared memory behind the thread's back; writes zeros if !valid.
+/// Without a cache hint: ptxas 13.0 gives the hinted form an invalid register under a predicate.
 __device__ __forceinline__ void copy_async(void* shared, const void* global, bool valid) {
     const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
     const int bytes = valid ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes)
+                 : "memory");
+}
+
+/// The same for one float.
+__device__ __forceinline__ void copy_float_async(float* shared, const float* global, bool valid) {
+    const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+    const int bytes = valid ? 4 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(global), "r"(bytes)
                  : "memory");
 }
 

@@ -5,6 +5,7 @@
 // channels among them and are added up in a fixed order at the end: the early stages have too few
 // samples to fill a GPU otherwise.
 #pragma once
+#include "device/ptx.cuh"
 #include "kernels/launch.h"
 
 namespace livevoice {
@@ -55,49 +56,74 @@ __device__ __forceinline__ float snake(float v, float alpha) {
     return v + sine_squared(alpha * v) / (alpha + 1e-9f);
 }
 
-/// Adds the products of this slice's input channels to sum [kThreadChannels][kThreadSamples].
+/// Shared memory of one slice and one step: kInputs channels of x and of the weights.
+template <int kTaps>
+struct ConvStep {
+    using Tile = ConvTile;
+    static constexpr int kInput = Tile::kInputs * (Tile::kSamples + Tile::kMaxReach);
+    static constexpr int kWeights = Tile::kInputs * kTaps * Tile::kChannels;
+    float x[kInput];
+    alignas(16) float weight[kWeights];
+
+    /// Requests the channels from `channel` on; zeros past the ends.
+    __device__ __forceinline__ void fetch(const Conv& conv, const float* from, int samples,
+                                          int channel) {
+        const int me = threadIdx.x % Tile::kSliceThreads;
+        const int rows = conv.stride * conv.out_channels, first_row = blockIdx.y * Tile::kChannels;
+        const int width = Tile::kSamples + (kTaps - 1) * conv.dilation;
+        const int first = blockIdx.x * Tile::kSamples - conv.padding;
+        for (int c = 0; c < Tile::kInputs; ++c) {
+            for (int i = me; i < width; i += Tile::kSliceThreads) {
+                const int s = first + i;
+                const bool valid = channel + c < conv.in_channels && s >= 0 && s < samples;
+                const size_t at = valid ? static_cast<size_t>(channel + c) * samples + s : 0;
+                copy_float_async(x + c * width + i, from + at, valid);
+            }
+        }
+#pragma unroll
+        for (int i = me; i < kWeights; i += Tile::kSliceThreads) {
+            const int k = i / Tile::kChannels, row = first_row + i % Tile::kChannels;
+            const bool valid = channel + k / kTaps < conv.in_channels && row < rows;
+            const size_t at = valid ? static_cast<size_t>(channel * kTaps + k) * rows + row : 0;
+            copy_float_async(weight + i, conv.weight + at, valid);
+        }
+    }
+};
+
+/// Adds the products of this slice's input channels to sum; steps of the slice alternate.
 template <int kTaps>
 __device__ __forceinline__ void accumulate(
     float (&sum)[ConvTile::kThreadChannels][ConvTile::kThreadSamples], const Conv& conv,
-    const float* x, int samples, float* x_tile, float* weight_tile) {
+    const float* x, int samples, ConvStep<kTaps>* steps) {
     using Tile = ConvTile;
     const int slice = threadIdx.x / Tile::kSliceThreads, me = threadIdx.x % Tile::kSliceThreads;
     const int column = me % Tile::kColumns, row = me / Tile::kColumns * Tile::kThreadChannels;
-    const int rows = conv.stride * conv.out_channels, first_row = blockIdx.y * Tile::kChannels;
     const int width = Tile::kSamples + (kTaps - 1) * conv.dilation;
-    const int first = blockIdx.x * Tile::kSamples - conv.padding;
-    x_tile += slice * Tile::kInputs * (Tile::kSamples + Tile::kMaxReach);
-    weight_tile += slice * Tile::kInputs * kTaps * Tile::kChannels;
-    constexpr int kStep = Tile::kSlices * Tile::kInputs;
+    constexpr int kStride = Tile::kSlices * Tile::kInputs;
+    const int n_steps = ceil_div(conv.in_channels, kStride);
+    steps += 2 * slice;
 
-    for (int channel = slice * Tile::kInputs; channel - slice * Tile::kInputs < conv.in_channels;
-         channel += kStep) {
-        for (int i = me; i < Tile::kInputs * width; i += Tile::kSliceThreads) {
-            const int c = channel + i / width, s = first + i % width;
-            x_tile[i] = c < conv.in_channels && s >= 0 && s < samples
-                            ? x[static_cast<size_t>(c) * samples + s]
-                            : 0.0f;
-        }
-        for (int i = me; i < Tile::kInputs * kTaps * Tile::kChannels; i += Tile::kSliceThreads) {
-            const int c = channel + i / (kTaps * Tile::kChannels), r = first_row + i % Tile::kChannels;
-            const int tap = i / Tile::kChannels % kTaps;
-            weight_tile[i] = c < conv.in_channels && r < rows
-                                 ? conv.weight[(static_cast<size_t>(c) * kTaps + tap) * rows + r]
-                                 : 0.0f;
-        }
+    steps[0].fetch(conv, x, samples, slice * Tile::kInputs);
+    copy_async_commit();
+    for (int i = 0; i < n_steps; ++i) {
+        if (i + 1 < n_steps)
+            steps[(i + 1) % 2].fetch(conv, x, samples, (i + 1) * kStride + slice * Tile::kInputs);
+        copy_async_commit();
+        copy_async_wait<1>();
         __syncthreads();
+        const ConvStep<kTaps>& step = steps[i % 2];
 #pragma unroll
         for (int c = 0; c < Tile::kInputs; ++c) {
 #pragma unroll
             for (int tap = 0; tap < kTaps; ++tap) {
                 const auto* w = reinterpret_cast<const float4*>(
-                    weight_tile + (c * kTaps + tap) * Tile::kChannels + row);
+                    step.weight + (c * kTaps + tap) * Tile::kChannels + row);
                 const float4 w0 = w[0], w1 = w[1];
                 const float weights[8] = {w0.x, w0.y, w0.z, w0.w, w1.x, w1.y, w1.z, w1.w};
 #pragma unroll
                 for (int s = 0; s < Tile::kThreadSamples; ++s) {
-                    const float v = x_tile[c * width + tap * conv.dilation + column +
-                                           s * Tile::kColumns];
+                    const float v =
+                        step.x[c * width + tap * conv.dilation + column + s * Tile::kColumns];
 #pragma unroll
                     for (int r = 0; r < Tile::kThreadChannels; ++r) sum[r][s] += weights[r] * v;
                 }
@@ -150,14 +176,17 @@ __device__ inline void finish(float (&sum)[ConvTile::kThreadChannels][ConvTile::
 template <int kTaps>
 __global__ void __launch_bounds__(ConvTile::kThreads)
     codec_conv_kernel(Conv conv, const float* x, int samples, ConvOut out, int samples_out) {
-    using Tile = ConvTile;
-    constexpr int kInput = Tile::kSlices * Tile::kInputs * (Tile::kSamples + Tile::kMaxReach);
-    constexpr int kWeights = Tile::kSlices * Tile::kInputs * kTaps * Tile::kChannels;
-    constexpr int kExchange = (Tile::kSlices - 1) * Tile::kChannels * Tile::kSamples;
-    __shared__ __align__(16) float tile[kInput + kWeights > kExchange ? kInput + kWeights : kExchange];
-    float sum[Tile::kThreadChannels][Tile::kThreadSamples] = {};
-    accumulate<kTaps>(sum, conv, x, samples, tile, tile + kInput);
-    finish(sum, conv, out, samples_out, tile);
+    extern __shared__ __align__(16) uint8_t shared[];
+    float sum[ConvTile::kThreadChannels][ConvTile::kThreadSamples] = {};
+    accumulate<kTaps>(sum, conv, x, samples, reinterpret_cast<ConvStep<kTaps>*>(shared));
+    finish(sum, conv, out, samples_out, reinterpret_cast<float*>(shared));
+}
+
+template <int kTaps>
+constexpr size_t conv_shared_bytes() {
+    constexpr size_t kExchange = (ConvTile::kSlices - 1) * ConvTile::kChannels * ConvTile::kSamples;
+    constexpr size_t kSteps = 2 * ConvTile::kSlices * sizeof(ConvStep<kTaps>);
+    return kSteps > kExchange * sizeof(float) ? kSteps : kExchange * sizeof(float);
 }
 
 /// x: float32 [in channels, samples]; results: float32 [out channels, samples_out].
@@ -166,6 +195,9 @@ inline void codec_conv(const Launch& on, const Conv& conv, const float* x, int s
     const auto kernel = conv.taps == 7   ? codec_conv_kernel<7>
                         : conv.taps == 2 ? codec_conv_kernel<2>
                                          : codec_conv_kernel<1>;
+    const size_t shared_bytes = conv.taps == 7   ? conv_shared_bytes<7>()
+                                : conv.taps == 2 ? conv_shared_bytes<2>()
+                                                 : conv_shared_bytes<1>();
     LIVEVOICE_CHECK(conv.taps == 7 || conv.taps == 2 || conv.taps == 1,
                     "codec_conv: 1, 2 or 7 taps, got ", conv.taps);
     LIVEVOICE_CHECK((conv.taps - 1) * conv.dilation <= ConvTile::kMaxReach,
@@ -174,7 +206,7 @@ inline void codec_conv(const Launch& on, const Conv& conv, const float* x, int s
     const int inputs = conv.stride == 1 ? samples_out : samples + 1;
     const dim3 grid(ceil_div(inputs, ConvTile::kSamples),
                     ceil_div(conv.stride * conv.out_channels, ConvTile::kChannels));
-    launch(on, kernel, grid, ConvTile::kThreads, 0, conv, x, samples, out, samples_out);
+    launch(on, kernel, grid, ConvTile::kThreads, shared_bytes, conv, x, samples, out, samples_out);
 }
 
 /// Quantisers, their output projections and fc2 are linear in the one-hot code: one table each.

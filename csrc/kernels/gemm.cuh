@@ -1,7 +1,7 @@
 // gemm: packed weights x the activations of a prompt chunk, Y[s, row] = sum_k W[row, k] X[s, k].
 //
-// Weights go straight from memory to registers (the packed layout is the A operand), activations
-// through a ring of shared memory. Every output is summed over k in the same order whatever the
+// Weights and activations come through stages of shared memory that are on their way while earlier
+// ones are multiplied; the packed weights are the A operand as they lie. Every output is summed over k in the same order whatever the
 // length of the prompt, so a prefix that is reused gives the same bits as one that is read again.
 #pragma once
 #include "kernels/gemv.cuh"
@@ -18,8 +18,11 @@ struct GemmShape {
     static constexpr int kPositions = 8 * kColumns;
     /// 64 bytes of padding: eight lanes that read 16 bytes each then meet all 32 banks.
     static constexpr int kStride = kBlocks * kBlockColumns + 32;
-    static constexpr int kStageValues = kPositions * kStride;
-    static constexpr int kSharedBytes = kStages * kStageValues * 2;
+    static constexpr int kActivationBytes = kPositions * kStride * 2;
+    static constexpr int kWarpBlocks = kTiles * kBlocks;  // weight blocks of a warp and stage
+    template <class Format>
+    static constexpr int kStageBytes =
+        kActivationBytes + kWarps * kWarpBlocks * Format::kBlockBytes;
     static_assert(kBlocks % 2 == 0, "the padding is for an even number of blocks");
 };
 
@@ -73,59 +76,74 @@ __device__ __forceinline__ void fetch_activations(T* stage, const T* x, int S, i
     }
 }
 
+/// Requests this warp's weights of one stage: blocks first .. of its tiles, zeros past the ends.
+template <class Format, class Shape>
+__device__ __forceinline__ void fetch_weights(uint8_t* shared, const PackedMatrix& matrix,
+                                              int first_tile, int first, int end) {
+    const int lane = threadIdx.x % 32, blocks_a_tile = matrix.blocks_a_tile();
+#pragma unroll
+    for (int i = 0; i < Shape::kWarpBlocks; ++i) {
+        const int tile = first_tile + i / Shape::kBlocks, block = first + i % Shape::kBlocks;
+        const bool valid = tile < matrix.tiles && block < end;
+        const size_t at = valid ? static_cast<size_t>(tile) * blocks_a_tile + block : 0;
+        Format::fetch(shared + i * Format::kBlockBytes, matrix.weights + at * Format::kBlockBytes,
+                      lane, valid);
+    }
+}
+
 template <class Format, class Shape, class Epilogue>
 __global__ void __launch_bounds__(Shape::kThreads)
     gemm_kernel(PackedMatrix matrix, const typename Format::Activation* x, int S, int splits,
                 Epilogue epilogue) {
     using T = typename Format::Activation;
     extern __shared__ __align__(16) uint8_t shared[];
-    T* stages = reinterpret_cast<T*>(shared);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int blocks_a_tile = matrix.blocks_a_tile(), share = ceil_div(blocks_a_tile, splits);
     const int begin = blockIdx.z * share, end = min(begin + share, blocks_a_tile);
     const int first_position = blockIdx.y * Shape::kPositions;
     const int first_tile = (blockIdx.x * Shape::kWarps + warp) * Shape::kTiles;
 
-    // Weights of one stage, in registers; a slot is refilled as soon as it was used.
-    typename Format::Fragment ring[Shape::kBlocks][Shape::kTiles];
-    const auto fetch_weights = [&](int slot, int block) {
-#pragma unroll
-        for (int m = 0; m < Shape::kTiles; ++m) {
-            const size_t at = static_cast<size_t>(first_tile + m) * blocks_a_tile + block;
-            ring[slot][m] = block < end && first_tile + m < matrix.tiles
-                                ? Format::load(matrix.weights + at * Format::kBlockBytes, lane)
-                                : Format::zero();
-        }
+    const auto activations = [&](int stage) {
+        return shared + stage % Shape::kStages * Shape::template kStageBytes<Format>;
+    };
+    const auto weights = [&](int stage) {
+        return activations(stage) + Shape::kActivationBytes +
+               warp * Shape::kWarpBlocks * Format::kBlockBytes;
+    };
+    const auto fetch_stage_weights = [&](int stage) {
+        fetch_weights<Format, Shape>(weights(stage), matrix, first_tile,
+                                     begin + stage * Shape::kBlocks, end);
+    };
+    const auto fetch_stage_activations = [&](int stage) {
+        fetch_activations<Shape>(reinterpret_cast<T*>(activations(stage)), x, S, matrix.columns,
+                                 first_position, (begin + stage * Shape::kBlocks) * kBlockColumns,
+                                 end * kBlockColumns);
     };
     allow_next_kernel();
-#pragma unroll
-    for (int b = 0; b < Shape::kBlocks; ++b) fetch_weights(b, begin + b);
+    for (int s = 0; s < Shape::kStages - 1; ++s) fetch_stage_weights(s);
     wait_for_previous_kernel();
-
-    const auto fetch_stage = [&](int stage) {
-        const int block = begin + stage * Shape::kBlocks;
-        if (block < end)
-            fetch_activations<Shape>(stages + stage % Shape::kStages * Shape::kStageValues, x, S,
-                                     matrix.columns, first_position, block * kBlockColumns,
-                                     end * kBlockColumns);
-        copy_async_commit();  // an empty group keeps the count of groups right
-    };
-#pragma unroll
-    for (int s = 0; s < Shape::kStages - 1; ++s) fetch_stage(s);
+    for (int s = 0; s < Shape::kStages - 1; ++s) {
+        fetch_stage_activations(s);
+        copy_async_commit();  // the weights of all first stages belong to the first group
+    }
 
     float sum[Shape::kTiles][Shape::kColumns][4] = {};
     for (int stage = 0; begin + stage * Shape::kBlocks < end; ++stage) {
         copy_async_wait<Shape::kStages - 2>();
         __syncthreads();
-        fetch_stage(stage + Shape::kStages - 1);
-        const T* x_lane = stages + stage % Shape::kStages * Shape::kStageValues +
-                          g * Shape::kStride + 8 * t;
+        fetch_stage_weights(stage + Shape::kStages - 1);
+        fetch_stage_activations(stage + Shape::kStages - 1);
+        copy_async_commit();
+        const T* x_lane =
+            reinterpret_cast<const T*>(activations(stage)) + g * Shape::kStride + 8 * t;
+        const uint8_t* weight = weights(stage);
 #pragma unroll
         for (int b = 0; b < Shape::kBlocks; ++b) {
             Operand a[Shape::kTiles];
 #pragma unroll
-            for (int m = 0; m < Shape::kTiles; ++m) a[m] = Format::unpack(ring[b][m]);
-            fetch_weights(b, begin + (stage + 1) * Shape::kBlocks + b);
+            for (int m = 0; m < Shape::kTiles; ++m)
+                a[m] = Format::unpack(Format::load(
+                    weight + (m * Shape::kBlocks + b) * Format::kBlockBytes, lane));
 #pragma unroll
             for (int n = 0; n < Shape::kColumns; ++n) {
                 const uint4 v = load_shared(x_lane + n * 8 * Shape::kStride + b * kBlockColumns);
@@ -154,22 +172,23 @@ void gemm_with(const Launch& on, const PackedMatrix& matrix, const typename Form
                int S, int splits, const Epilogue& epilogue) {
     const dim3 grid(ceil_div(matrix.tiles, Shape::kWarps * Shape::kTiles),
                     ceil_div(S, Shape::kPositions), splits);
-    launch(on, gemm_kernel<Format, Shape, Epilogue>, grid, Shape::kThreads, Shape::kSharedBytes,
-           matrix, x, S, splits, epilogue);
+    launch(on, gemm_kernel<Format, Shape, Epilogue>, grid, Shape::kThreads,
+           Shape::kStages * Shape::template kStageBytes<Format>, matrix, x, S, splits, epilogue);
 }
 
 /// matrix: packed [rows, columns]; x: activation [S, columns]; columns a multiple of 32.
 template <class Format, class Epilogue>
 void gemm(const Launch& on, const PackedMatrix& matrix, const typename Format::Activation* x, int S,
           int splits, const Epilogue& epilogue) {
-    // Short prompts are bound by reading weights: few positions, many blocks on their way.
-    constexpr int kDeep = 8192 / Format::kBlockBytes;
+    // Short prompts are bound by reading weights: few positions, many blocks on their way. Every
+    // shape fits the 99 KB of shared memory that a block may have on any GPU.
+    constexpr int kDeep = 4096 / Format::kBlockBytes;
     if (S <= 16)
         gemm_with<Format, GemmShape<1, 2, kDeep>>(on, matrix, x, S, splits, epilogue);
     else if (S <= 32)
         gemm_with<Format, GemmShape<1, 4, kDeep / 2>>(on, matrix, x, S, splits, epilogue);
     else
-        gemm_with<Format, GemmShape<2, 8, kDeep / 4>>(on, matrix, x, S, splits, epilogue);
+        gemm_with<Format, GemmShape<2, 8, 2>>(on, matrix, x, S, splits, epilogue);
 }
 
 }  // namespace livevoice

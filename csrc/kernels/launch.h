@@ -16,6 +16,7 @@ struct Launch {
     cudaStream_t stream;
     bool overlap;
     int multiprocessors;
+    int ring_bytes;  // of one warp in gemv: depends on the shared memory of the GPU
 };
 
 template <class... Parameters, class... Arguments>

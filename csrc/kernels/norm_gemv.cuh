@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
                      bool first_of_frame, Epilogue epilogue) {
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float scratch[kGemvWarps];
-    auto* weight = reinterpret_cast<float4*>(shared);
+    auto* weight = reinterpret_cast<float4*>(shared + kGemvWarps * kRingBytes);
     auto* x = reinterpret_cast<typename Format::Activation*>(weight + matrix.columns / 4);
     auto* partials = reinterpret_cast<float*>(x + Format::kParts * matrix.columns);
 
@@ -108,16 +108,16 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
         whole_tiles(matrix.tiles, matrix.blocks_a_tile(), blockIdx.x, gridDim.x);
     const int first_tile = range.begin / matrix.blocks_a_tile();
     const int tiles = (range.end - range.begin) / matrix.blocks_a_tile();
-    WeightStream<Format> stream(matrix.weights, range);
-    // Each thread reads only the norm weights that it copied itself: no barrier is needed.
+    // Each thread reads only the norm weights that it copied itself: no barrier is needed. They
+    // belong to the first group of the stream, which has arrived when that one has.
     for (int p = threadIdx.x; p < matrix.columns / 4; p += kGemvThreads)
         copy_async(weight + p, norm_weight + 4 * p, true);
-    copy_async_commit();
+    WeightStream<Format> stream(matrix.weights, range, shared);
     clear_partials(partials, tiles);
 
     wait_for_previous_kernel();
     if (first_of_frame) allow_next_kernel();
-    copy_async_wait<0>();
+    copy_async_wait<WeightStream<Format>::kGroups - 1>();
     load_normalised<Format>(residual, weight, matrix.columns, eps, x, scratch);
     multiply_stream<Format>(stream, x, matrix.columns, partials);
     __syncthreads();
@@ -134,7 +134,7 @@ void norm_gemv(const Launch& on, const PackedMatrix& matrix, const Residual& res
     const int blocks = std::min(on.multiprocessors, matrix.tiles);
     const int tiles_touched = ceil_div(matrix.tiles, blocks);
     launch(on, norm_gemv_kernel<Format, Epilogue>, blocks, kGemvThreads,
-           gemv_shared_bytes<Format>(matrix.columns, tiles_touched) + matrix.columns * sizeof(float),
+           gemv_shared_bytes<Format>(on, matrix.columns, tiles_touched) + matrix.columns * sizeof(float),
            matrix, residual, norm_weight,
            eps, first_of_frame, epilogue);
 }

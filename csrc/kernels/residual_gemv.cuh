@@ -62,7 +62,8 @@ template <class Format, class Input>
 __global__ void __launch_bounds__(kGemvThreads, 2)
     residual_gemv_kernel(PackedMatrix matrix, Input input, float input_scale, float* delta) {
     extern __shared__ __align__(16) uint8_t shared[];
-    auto* x = reinterpret_cast<typename Format::Activation*>(shared);
+    auto* x =
+        reinterpret_cast<typename Format::Activation*>(shared + kGemvWarps * kRingBytes);
     auto* partials = reinterpret_cast<float*>(x + Format::kParts * matrix.columns);
 
     allow_next_kernel();
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     const BlockRange range = equal_shares(matrix.tiles, blocks_a_tile, blockIdx.x, gridDim.x);
     const int first_tile = range.begin / blocks_a_tile;
     const int tiles = ceil_div(range.end, blocks_a_tile) - first_tile;
-    WeightStream<Format> stream(matrix.weights, range);
+    WeightStream<Format> stream(matrix.weights, range, shared);
     clear_partials(partials, tiles);
 
     wait_for_previous_kernel();
@@ -94,7 +95,7 @@ void residual_gemv(const Launch& on, const PackedMatrix& matrix, const Input& in
     const int blocks = std::min(on.multiprocessors, matrix.tiles);
     const int tiles_touched = ceil_div(matrix.tiles, blocks) + 1;
     launch(on, residual_gemv_kernel<Format, Input>, blocks, kGemvThreads,
-           gemv_shared_bytes<Format>(matrix.columns, tiles_touched), matrix, input, input_scale,
+           gemv_shared_bytes<Format>(on, matrix.columns, tiles_touched), matrix, input, input_scale,
            delta);
 }
 
