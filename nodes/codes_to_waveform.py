@@ -39,7 +39,7 @@ class CodesToWaveform(io.ComfyNode):
         """Decode, one utterance at a time so that cancel is heard in between."""
         model.make_resident()
         bar = ProgressBar(len(codes.utterances))
-        waveforms = []
+        waveforms = [torch.empty(0)]
         for utterance in codes.utterances:
             management.throw_exception_if_processing_interrupted()
             with recognised_out_of_memory():

@@ -59,9 +59,9 @@ class LoadModel(io.ComfyNode):
             return str(error)
 
     @classmethod
-    def fingerprint_inputs(cls, checkpoint: str, **_: object) -> object:
-        """Another value when the checkpoint's files were replaced."""
-        return checkpoints.stamps(checkpoints.path_of(checkpoint))
+    def fingerprint_inputs(cls, checkpoint: str | None, **_: object) -> object:
+        """Another value when the checkpoint's files were replaced; None when it is not known."""
+        return checkpoint and checkpoints.stamps(checkpoints.path_of(checkpoint))
 
     @classmethod
     def execute(cls, checkpoint: str, device: str, precision: str) -> io.NodeOutput:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -76,8 +77,8 @@ def write_config(folder, **content):
 
 
 def codes_of(model, **changed):
-    settings = {"max_seconds": 0.6, "retries": 0, **SETTINGS, **changed}
-    return TextToCodes.execute(model, "Good morning to you all.", **settings).args
+    spoken = {"text": "Good morning to you all.", "max_seconds": 0.6, "retries": 0}
+    return TextToCodes.execute(model, **{**spoken, **SETTINGS, **changed}).args
 
 
 def test_schemas_are_complete():
@@ -177,6 +178,7 @@ def test_the_loader_notices_replaced_files(tts):
     assert before == LoadModel.fingerprint_inputs("a", device="cpu", precision="fp8")
     write_config(tts[0] / "a", model_type="higgs_multimodal_qwen3", more=1)
     assert before != LoadModel.fingerprint_inputs("a", device="auto", precision="auto")
+    assert LoadModel.fingerprint_inputs(None, device="auto", precision="auto") is None
 
 
 def test_the_folder_is_added_to_an_entry_that_exists(tts):
@@ -258,6 +260,19 @@ def test_an_unload_while_speaking_is_an_error(model, monkeypatch):
     monkeypatch.setattr(comfy.utils, "PROGRESS_THROTTLE_MIN_INTERVAL", 0, raising=False)
     with pytest.raises(RuntimeError, match="unloaded while it spoke"):
         codes_of(model)
+
+
+def test_decoding_piece_by_piece_is_decoding(model):
+    codes = codes_of(model, text="One. \n\n Two, three.")[0]
+    assert len(codes.utterances) == 2
+    audio = CodesToWaveform.execute(model, codes).args[0]
+    assert torch.equal(audio["waveform"][0, 0], model.engine.decode(codes))
+
+
+def test_codes_without_a_frame_are_refused(model):
+    codes = replace(codes_of(model)[0], utterances=())
+    with pytest.raises(ValueError, match="nothing was spoken"):
+        CodesToWaveform.execute(model, codes)
 
 
 def test_codes_survive_saving(model, folders):
