@@ -8,8 +8,10 @@ from .codes import STOP_REASONS, Codes, SpokenUtterance
 from .dialogue import Dialogue, assemble, speak_turns
 from .engine import Engine, Speech, load
 from .generation import Chunk, Generation, join
+from .report import Report, report
 from .sampling import SamplingParams
-from .text import split
+from .script import Reading, Script
+from .text import plan, split
 from .turns import Turn, parse_turns
 from .voice import Voice
 from .voice_file import load_voice, save_voice, starter_voices
@@ -25,7 +27,10 @@ __all__ = [
     "Dialogue",
     "Engine",
     "Generation",
+    "Reading",
+    "Report",
     "SamplingParams",
+    "Script",
     "Speech",
     "SpokenUtterance",
     "Turn",
@@ -36,6 +41,8 @@ __all__ = [
     "load",
     "load_voice",
     "parse_turns",
+    "plan",
+    "report",
     "save_voice",
     "speak_turns",
     "split",

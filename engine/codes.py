@@ -17,12 +17,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .sampling import SamplingParams
+from .script import LONGEST_GAP_S
 
 STOP_REASONS = ("eoc", "silence", "repeat", "cap", "cancelled")
 """Why speech ended, best first: end-of-speech code, long silence, repeated rows, cap, cancelled."""
 
 _FORMAT = "livevoice_codes"
-_VERSION = 1
+_VERSION = 1  # gaps and notes are optional: files without them are read too
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,14 @@ class SpokenUtterance:
         frames: int64 ``[T, N]``, codes 0 … codebook_size - 1, one row per 40 ms.
         stop_reason: one of :data:`STOP_REASONS`.
         attempt: 0 for the first try; others used the sub-seed of that number.
+        gap_s: silence after it, in seconds; below 0 the next one overlaps it by that much.
     """
 
     text: str
     frames: Tensor
     stop_reason: str
     attempt: int = 0
+    gap_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Codes:
         sampling: the parameters, with the seed.
         codec_id: identifies the codec that can decode them.
         frame_rate_hz: frames per second.
+        checkpoint: name of what spoke them.
+        notes: what the writer of the text should know, one sentence each.
     """
 
     utterances: tuple[SpokenUtterance, ...]
@@ -58,6 +63,7 @@ class Codes:
     codec_id: str
     frame_rate_hz: int = 25
     checkpoint: str = field(default="", compare=False)
+    notes: tuple[str, ...] = ()
 
     @property
     def frames(self) -> Tensor:
@@ -68,7 +74,7 @@ class Codes:
 
     @property
     def seconds(self) -> float:
-        """Duration."""
+        """Duration of the speech, without gaps."""
         return sum(len(utterance.frames) for utterance in self.utterances) / self.frame_rate_hz
 
     @property
@@ -91,12 +97,14 @@ class Codes:
             "codec_id": self.codec_id,
             "frame_rate_hz": self.frame_rate_hz,
             "checkpoint": self.checkpoint,
+            "notes": self.notes,
             "utterances": [
                 {
                     "text": utterance.text,
                     "n_frames": len(utterance.frames),
                     "stop_reason": utterance.stop_reason,
                     "attempt": utterance.attempt,
+                    "gap_s": utterance.gap_s,
                 }
                 for utterance in self.utterances
             ],
@@ -137,9 +145,15 @@ class Codes:
         for entry in header["utterances"]:
             if entry["stop_reason"] not in STOP_REASONS:
                 raise ValueError(f"unknown stop reason '{entry['stop_reason']}'")
+            if not -1.0 <= float(entry.get("gap_s", 0.0)) <= LONGEST_GAP_S:
+                raise ValueError(f"a gap of {entry['gap_s']} s")
         utterances = tuple(
             SpokenUtterance(
-                str(entry["text"]), part, entry["stop_reason"], int(entry.get("attempt", 0))
+                str(entry["text"]),
+                part,
+                entry["stop_reason"],
+                int(entry.get("attempt", 0)),
+                float(entry.get("gap_s", 0.0)),
             )
             for entry, part in zip(header["utterances"], frames.split(lengths), strict=True)
         )
@@ -149,4 +163,5 @@ class Codes:
             str(header["codec_id"]),
             int(header["frame_rate_hz"]),
             str(header.get("checkpoint", "")),
+            tuple(str(note) for note in header.get("notes", ())),
         )

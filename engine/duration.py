@@ -9,9 +9,7 @@ from __future__ import annotations
 import unicodedata
 from functools import lru_cache
 
-import regex
-
-from .tags import CONTROL_TOKENS, TAGS
+from .tags import TAGS, TOKEN
 
 _SECONDS_PER_LETTER = 0.065  # 15 characters a second of ordinary English, the spaces counted
 _SECONDS_PER_DIGIT = 0.3
@@ -28,14 +26,13 @@ _ABUGIDAS = dict.fromkeys(
     0.095,
 )  # fmt: skip
 _BY_SCRIPT = {**_SYLLABARIES, **_UNWRITTEN_VOWELS, **_ABUGIDAS}
-_TOKEN = regex.compile("|".join(regex.escape(token) for token in sorted(CONTROL_TOKENS)))
 _GROUP = {tag.token: tag.group for tag in TAGS.values()}
 
 
 def estimate_s(text: str) -> float:
     """Expected duration of spoken ``text`` in seconds; control tags count for what they add."""
-    tags = sum(_SECONDS_PER_TAG.get(_GROUP[token], 0.0) for token in _TOKEN.findall(text))
-    return tags + sum(map(character_s, _TOKEN.sub("", text)))
+    tags = sum(_SECONDS_PER_TAG.get(_GROUP[token], 0.0) for token in TOKEN.findall(text))
+    return tags + sum(map(character_s, TOKEN.sub("", text)))
 
 
 @lru_cache(maxsize=4096)

@@ -23,10 +23,12 @@ from .clone import Cloning
 from .codec import decode_stream
 from .codes import Codes
 from .dialogue import SpokenTurns
-from .generation import Generation, OnFrame, Request, Superseded, join
+from .generation import LAST_ATTEMPT, Generation, OnFrame, Request, Superseded, join
+from .joining import Joiner
 from .prompt import PromptBuilder
 from .sampling import SamplingParams
-from .text import split
+from .script import Reading, Utterance
+from .text import plan
 from .voice import Voice
 
 
@@ -181,36 +183,92 @@ class Engine:
         max_seconds: float | None = None,
         retries: int = 0,
         on_frame: OnFrame | None = None,
+        reading: Reading | None = None,
     ) -> Generation:
         """Speak ``text``; iterate the result for chunks of sound as they are made.
 
         Args:
-            text: any length; may hold control tags.
+            text: any length; may hold control tags and pauses, see :mod:`.text`.
             sampling: parameters and seed.
             voice: reference to speak like.
             max_seconds: cap on each utterance; None derives it from the text.
             retries: further attempts, each with its own sub-seed, at an utterance that did not end
                 by itself.
             on_frame: called once a frame; what it raises ends the generation and propagates.
+            reading: how the text is read.
 
         Raises:
             ValueError: nothing to speak, parameters out of range, or a voice of another codec.
         """
-        if voice is not None:
-            config = self.checkpoint.config
-            voice.check_fits(config.n_codebooks, config.codebook_size, self.checkpoint.codec_id)
-        if retries < 0:
-            raise ValueError(f"retries must be 0 or more, got {retries}")
-        if max_seconds is not None and not max_seconds > 0:
-            raise ValueError(f"max_seconds must be above 0, got {max_seconds}")
+        reading = reading or Reading()
+        script = plan(text, reading, has_voice=voice is not None)
         request = Request(
-            utterances=tuple(split(text)),
+            utterances=script.utterances,
             sampling=sampling or SamplingParams(),
             voice=voice,
             max_seconds=max_seconds,
             retries=retries,
             on_frame=on_frame or (lambda _done, _cap: None),
+            same_voice=reading.same_voice,
+            notes=script.notes,
         )
+        return self._generation(request)
+
+    def reroll(
+        self, codes: Codes, index: int, take: int = 1, *, on_frame: OnFrame | None = None, **options
+    ) -> Generation:
+        """Speak one utterance of ``codes`` again, by another sub-seed; the others stay.
+
+        The result's :attr:`~.generation.Generation.codes` are whole when its
+        :meth:`~.generation.Generation.frames` are exhausted. Iterated for sound it gives the one
+        utterance only: decode the codes for all.
+
+        Args:
+            codes: as spoken, or loaded.
+            index: of the utterance, from 0.
+            take: how many sub-seeds further, from 1.
+            on_frame: as in :meth:`stream`.
+            options: ``voice``, ``max_seconds``, ``retries`` as in :meth:`stream`; ``same_voice``
+                as in :class:`.script.Reading`.
+
+        Raises:
+            ValueError: no such utterance or no words in it, codes of another codec, or parameters
+                out of range.
+        """
+        self._check_codec(codes)
+        kept = dict(enumerate(codes.utterances))
+        old = kept.pop(index, None)
+        if old is None or not old.text:
+            spoken = ", ".join(str(i + 1) for i, each in enumerate(codes.utterances) if each.text)
+            raise ValueError(f"codes: utterance {index + 1} has no words; there are {spoken}")
+        if take < 1 or old.attempt + take > LAST_ATTEMPT:
+            raise ValueError(f"take must be 1 … {LAST_ATTEMPT - old.attempt}, got {take}")
+        request = Request(
+            utterances=tuple(Utterance(each.text, gap_s=each.gap_s) for each in codes.utterances),
+            sampling=codes.sampling,
+            voice=options.pop("voice", None),
+            max_seconds=options.pop("max_seconds", None),
+            retries=options.pop("retries", 0),
+            on_frame=on_frame or (lambda _done, _cap: None),
+            kept=kept,
+            first_attempt=old.attempt + take,
+            same_voice=options.pop("same_voice", True),
+            notes=codes.notes,
+        )
+        if options:
+            raise TypeError(f"reroll: unknown options {sorted(options)}")
+        return self._generation(request)
+
+    def _generation(self, request: Request) -> Generation:
+        if request.voice is not None:
+            config = self.checkpoint.config
+            request.voice.check_fits(
+                config.n_codebooks, config.codebook_size, self.checkpoint.codec_id
+            )
+        if request.retries < 0:
+            raise ValueError(f"retries must be 0 or more, got {request.retries}")
+        if request.max_seconds is not None and not request.max_seconds > 0:
+            raise ValueError(f"max_seconds must be above 0, got {request.max_seconds}")
         return Generation(self, request)
 
     def codes(self, text: str, sampling: SamplingParams | None = None, **options) -> Codes:
@@ -231,15 +289,29 @@ class Engine:
         Raises:
             ValueError: the codes are of another codec.
         """
+        return torch.cat([torch.empty(0), *self.decode_chunks(codes)])
+
+    def decode_chunks(self, codes: Codes) -> Iterator[Tensor]:
+        """Decode codes piece by piece, in the memory of one window; joined it is :meth:`decode`.
+
+        Raises:
+            ValueError: the codes are of another codec.
+        """
+        self._check_codec(codes)
+        joiner = Joiner(self.sample_rate)
+        last = len(codes.utterances) - 1
+        for index, utterance in enumerate(codes.utterances):
+            joiner.begin(utterance.gap_s)
+            for waveform in self.decode_stream(iter(utterance.frames)):
+                yield joiner.push(waveform)
+            yield joiner.end(index == last)
+
+    def _check_codec(self, codes: Codes) -> None:
         if codes.codec_id != self.checkpoint.codec_id:
             raise ValueError(
                 f"codes: made with another codec (checkpoint '{codes.checkpoint}'), this is "
                 f"'{self.checkpoint.path.name}'; load the checkpoint that made them"
             )
-        parts = [
-            chunk for each in codes.utterances for chunk in self.decode_stream(iter(each.frames))
-        ]
-        return torch.cat(parts) if parts else torch.empty(0)
 
     def decode_stream(self, frames: Iterable[Tensor]) -> Iterator[Tensor]:
         """Frames int64 ``[N]`` of one utterance → chunks of waveform, float32 ``[samples]``."""

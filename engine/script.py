@@ -5,12 +5,16 @@ Data only; :mod:`.text` makes it from a text.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from .duration import estimate_s
 
 UTTERANCE_LIMIT_S = 15.0
 """Longest utterance by estimate; the starter was trained on up to 17 s, the real model on more."""
+
+LONGEST_GAP_S = 600.0
+"""Longest silence between utterances: single pauses are shorter, but add up."""
 
 
 @dataclass(frozen=True)
@@ -115,3 +119,12 @@ class Script:
             if part.utterance is None
         )
         return tuple(each for each in found if each[0])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The warnings, and in one sentence what is not spoken."""
+        if not self.unspoken:
+            return self.warnings
+        counts = Counter(reason for _, reason in self.unspoken)
+        listed = ", ".join(f"{reason} ({n})" for reason, n in sorted(counts.items()))
+        return (*self.warnings, f"not spoken: {listed}")

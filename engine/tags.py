@@ -87,6 +87,9 @@ TAGS = {
 CONTROL_TOKENS = frozenset(tag.token for tag in TAGS.values())
 """What may reach the model as a control token; every other special token is plain text."""
 
+TOKEN = regex.compile("|".join(regex.escape(token) for token in sorted(CONTROL_TOKENS)))
+"""Finds them in a text."""
+
 CATEGORIES = ("emotion", "style", "sfx", "prosody")
 
 _BY_SHORT_NAME = {name.partition(":")[2]: tag for name, tag in TAGS.items()}
@@ -106,6 +109,11 @@ _STRUCTURAL = frozenset(
     "asr streaming_asr tts streaming_tts audio_cont_txt audio audio_end text text_end eoc user "
     "assistant system await_audio ref_audio ref_text chatml endoftext im_start im_end".split()
 )
+
+
+def plain(text: str) -> str:
+    """``text`` without control tokens, white space folded."""
+    return " ".join(TOKEN.sub(" ", text).split())
 
 
 def resolve(typed: str) -> Tag | None:

@@ -16,7 +16,7 @@ import regex
 from .duration import character_s, estimate_s
 from .markup import MARK, STRAY_BAR, Mark, Reader
 from .normalise import normalise
-from .script import UTTERANCE_LIMIT_S, Part, Reading, Script, Utterance
+from .script import LONGEST_GAP_S, UTTERANCE_LIMIT_S, Part, Reading, Script, Utterance
 from .segment import Cut, cut, sentence_starts
 from .tags import Tag
 from .traced import Traced
@@ -214,6 +214,9 @@ class _Planner:
 
     def _be_silent(self, seconds: float) -> None:
         self._silence_s = (self._silence_s or 0.0) + seconds
+        if self._silence_s > LONGEST_GAP_S:
+            self._silence_s = LONGEST_GAP_S
+            self._reader.warn(f"pauses in a row add up to {LONGEST_GAP_S:g} s at most")
 
     def _end_utterance(self, is_last: bool = False) -> None:
         """Settle the gap behind the newest utterance."""

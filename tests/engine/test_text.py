@@ -150,7 +150,8 @@ def test_an_hour_of_text_is_planned_at_once():
 
 def test_hostile_text_takes_no_time():
     for text in (" " * 50_000 + "a", "<" * 20_000 + "a", "**" * 10_000 + "a", "a.b" * 10_000,
-                 "[" * 20_000 + "a", "1," * 20_000, "a@" * 10_000, "\n-" * 10_000 + "a"):  # fmt: skip
+                 "[" * 20_000 + "a", "1," * 20_000, "a@" * 10_000,
+                 "\n-" * 10_000 + "a"):  # fmt: skip
         planned(text, Reading())
 
 
@@ -205,7 +206,8 @@ def test_all_43_tags_in_the_spellings_that_people_type():
     for name, tag in TAGS.items():
         upper = name.upper().replace("_", " ")
         for typed in (f"<|{name}|>", f"<{name}>", f"<|{upper}|>", f"<|{name}>", f"<{name}|>",
-                      f"[{name}]", f"< | {name} | >", f"<{name.replace(':', ' : ')}/>"):  # fmt: skip
+                      f"[{name}]", f"< | {name} | >",
+                      f"<{name.replace(':', ' : ')}/>"):  # fmt: skip
             script = plan(f"{typed}Hello there.")
             assert tag.token in script.text, typed
             assert not regex.search("is not a tag", str(script.warnings)), typed
