@@ -13,7 +13,7 @@ from .sampling import SamplingParams
 from .script import Reading, Script
 from .text import plan, split
 from .turns import Turn, parse_turns
-from .voice import Voice
+from .voice import Voice, check_name
 from .voice_file import load_voice, save_voice, starter_voices
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Voice",
     "assemble",
     "check",
+    "check_name",
     "join",
     "load",
     "load_voice",

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -22,6 +22,9 @@ from .recording import MAX_S, Recording, prepare, transcript_notices
 from .voice import Voice
 
 logger = logging.getLogger(__name__)
+
+MakeRoom = Callable[[int], object]
+"""Called before the encoder is loaded, with the bytes that encoding takes on the device."""
 
 _CACHED = 32  # recordings; the codes of the longest take 160 kB
 _ENCODER = ("acoustic_encoder.", "semantic_model.", "encoder_semantic.", "fc.", "quantizer.")
@@ -55,7 +58,14 @@ class Cloning:
         self._lock = threading.Lock()  # one encoder at a time
         self._codes: OrderedDict[str, Tensor] = OrderedDict()
 
-    def voice(self, waveform: Tensor, sample_rate: int, transcript: str, **labels: str) -> Voice:
+    def voice(
+        self,
+        waveform: Tensor,
+        sample_rate: int,
+        transcript: str,
+        make_room: MakeRoom | None = None,
+        **labels: str,
+    ) -> Voice:
         """Make a voice; arguments and errors as :meth:`.engine.Engine.voice`."""
         need_encoder(self._checkpoint)
         recording = prepare(waveform, sample_rate)
@@ -69,7 +79,7 @@ class Cloning:
         ]
         for notice in notices:
             logger.warning("LiveVoice: %s", notice)
-        codes = self._encode(key, recording)
+        codes = self._encode(key, recording, make_room)
         return Voice(codes, transcript, codec_id=codec_id, notices=tuple(notices), **labels)
 
     def need_bytes(self, seconds: float) -> int:
@@ -82,9 +92,11 @@ class Cloning:
         weights = 4 * sum(torch.Size(shape).numel() for shape in shapes)
         return weights + int(min(seconds, MAX_S) * _ACTIVATION_BYTES_PER_S)
 
-    def _encode(self, key: str, recording: Recording) -> Tensor:
+    def _encode(self, key: str, recording: Recording, make_room: MakeRoom | None) -> Tensor:
         with self._lock:
             if key not in self._codes:
+                if make_room is not None:
+                    make_room(self.need_bytes(recording.seconds))
                 # Not as inference tensors, which could not be changed in place later.
                 with (
                     torch.inference_mode(False),

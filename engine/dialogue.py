@@ -54,15 +54,23 @@ class Dialogue:
 
     Attributes:
         turns: in order.
+        sampling: parameters, with the seed that each turn's own was derived from.
         waveform: float32 ``[samples]``, gaps included.
         sample_rate: in Hz.
         frame_rate_hz: frames a second.
     """
 
     turns: tuple[SpokenTurn, ...]
+    sampling: SamplingParams
     waveform: Tensor
     sample_rate: int
     frame_rate_hz: int
+
+    @property
+    def codes(self) -> Codes:
+        """The utterances of all turns, as if of one text; there must be a turn."""
+        utterances = tuple(part for each in self.turns for part in each.codes.utterances)
+        return replace(self.turns[0].codes, utterances=utterances, sampling=self.sampling)
 
     def table(self) -> str:
         """Times and fate of every turn, tab-separated, one a line under a head line."""
@@ -137,7 +145,11 @@ def turn_seed(seed: int, turn: Turn, take: int = 0) -> int:
 
 
 def assemble(
-    engine: Engine, turns: Iterable[Turn], spoken: Iterable[Codes], gap_s: float = GAP_S
+    engine: Engine,
+    turns: Iterable[Turn],
+    spoken: Iterable[Codes],
+    sampling: SamplingParams,
+    gap_s: float = GAP_S,
 ) -> Dialogue:
     """Decode turns and lay them out, ``gap_s`` (rounded to whole frames) of silence between them.
 
@@ -163,7 +175,7 @@ def assemble(
         laid.append(SpokenTurn(turn, codes, frame, frame + n_frames))
         frame += n_frames
     waveform = torch.cat(parts) if parts else torch.empty(0)
-    return Dialogue(tuple(laid), waveform, config.sample_rate, config.frame_rate_hz)
+    return Dialogue(tuple(laid), sampling, waveform, config.sample_rate, config.frame_rate_hz)
 
 
 class SpokenTurns:

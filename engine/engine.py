@@ -19,7 +19,7 @@ from torch import Tensor
 
 from . import backend as backends
 from .checkpoint import Checkpoint
-from .clone import Cloning
+from .clone import Cloning, MakeRoom
 from .codec import decode_stream
 from .codes import Codes
 from .dialogue import SpokenTurns
@@ -152,6 +152,7 @@ class Engine:
         name: str = "",
         licence: str = "",
         preview_text: str = "",
+        make_room: MakeRoom | None = None,
     ) -> Voice:
         """Make a voice of a recording; a recording seen before is not encoded again.
 
@@ -165,14 +166,16 @@ class Engine:
             name: of the voice.
             licence: note on what the voice may be used for.
             preview_text: what it is tried out with.
+            make_room: called with the bytes that encoding takes, just before it takes them.
 
         Raises:
             CheckpointError: this checkpoint has no encoder.
             ValueError: the recording can't be used, or the name can't be one.
         """
         return self.cloning.voice(
-            waveform, sample_rate, transcript, name=name, licence=licence, preview_text=preview_text
-        )
+            waveform, sample_rate, transcript, make_room,
+            name=name, licence=licence, preview_text=preview_text,
+        )  # fmt: skip
 
     def stream(
         self,
@@ -312,6 +315,10 @@ class Engine:
                 f"codes: made with another codec (checkpoint '{codes.checkpoint}'), this is "
                 f"'{self.checkpoint.path.name}'; load the checkpoint that made them"
             )
+
+    def decode_voice(self, voice: Voice) -> Tensor:
+        """Decode a voice's reference, float32 ``[samples]``: what the model hears of it."""
+        return torch.cat(list(self.decode_stream(iter(voice.codes))))
 
     def decode_stream(self, frames: Iterable[Tensor]) -> Iterator[Tensor]:
         """Frames int64 ``[N]`` of one utterance → chunks of waveform, float32 ``[samples]``."""

@@ -9,12 +9,17 @@ from comfy_api.latest import ComfyExtension, io
 
 from .checkpoints import register_folder
 from .codes_to_waveform import CodesToWaveform
+from .dialogue import Dialogue
 from .load_codes import LoadCodes
 from .load_model import LoadModel
+from .load_voice import LoadVoice
 from .preview import register_route
+from .preview_voice import PreviewVoice
 from .save_codes import SaveCodes
+from .save_voice import SaveVoice
 from .streaming_preview import StreamingPreview
 from .text_to_codes import TextToCodes
+from .voice import Voice
 
 
 class LiveVoiceExtension(ComfyExtension):
@@ -35,6 +40,11 @@ class LiveVoiceExtension(ComfyExtension):
             StreamingPreview,
             SaveCodes,
             LoadCodes,
+            Voice,
+            LoadVoice,
+            SaveVoice,
+            PreviewVoice,
+            Dialogue,
         ]
 
 

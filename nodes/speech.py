@@ -15,7 +15,7 @@ from comfy_api.latest import io
 
 from ..engine import Chunk, Codes, SamplingParams, split
 from .residency import EnginePatcher, recognised_out_of_memory
-from .wires import MODEL
+from .wires import MODEL, VOICE
 
 _DEFAULTS = SamplingParams()
 _TEXT = "Good morning! This is LiveVoice, speaking from a workflow."
@@ -25,6 +25,11 @@ def text_inputs() -> list[Any]:
     """Inputs of every node that speaks a text, with the defaults of SamplingParams."""
     return [
         MODEL.Input("model", tooltip="The voice model, from LiveVoice Load Model."),
+        VOICE.Input(
+            "voice",
+            optional=True,
+            tooltip="Who speaks, from LiveVoice Voice or Load Voice; without, the model chooses.",
+        ),
         io.String.Input(
             "text",
             multiline=True,
@@ -33,6 +38,22 @@ def text_inputs() -> list[Any]:
             tooltip="What to say, of any length. An empty line starts a new paragraph. Long text "
             "is spoken in pieces of about 15 seconds, cut between sentences.",
         ),
+        *sampling_inputs(),
+        io.Float.Input(
+            "max_seconds",
+            default=0.0,
+            min=0.0,
+            max=120.0,
+            step=1.0,
+            tooltip="Cuts off each piece of speech after this many seconds, up to 120; 0 derives "
+            "a limit from the text, so that speech that never ends is stopped.",
+        ),
+    ]
+
+
+def sampling_inputs() -> list[Any]:
+    """The fields of SamplingParams."""
+    return [
         io.Int.Input(
             "seed",
             default=_DEFAULTS.seed,
@@ -69,15 +90,6 @@ def text_inputs() -> list[Any]:
             tooltip="Draws among the most probable codes up to this share of probability, 0.01 to "
             "1; 1 switches it off. Lower is steadier.",
         ),
-        io.Float.Input(
-            "max_seconds",
-            default=0.0,
-            min=0.0,
-            max=120.0,
-            step=1.0,
-            tooltip="Cuts off each piece of speech after this many seconds, up to 120; 0 derives "
-            "a limit from the text, so that speech that never ends is stopped.",
-        ),
     ]
 
 
@@ -109,9 +121,9 @@ def speak(
     *,
     max_seconds: float,
     keep_partial: bool,
-    retries: int = 0,
     listen: Callable[[Chunk], None] | None = None,
     on_frame: Callable[[int, int], None] | None = None,
+    **options: Any,
 ) -> Codes:
     """Run one generation under ComfyUI's eyes.
 
@@ -121,9 +133,9 @@ def speak(
         sampling: parameters and seed.
         max_seconds: cap on each utterance; 0 derives it from the text.
         keep_partial: on cancel, return what was made instead of raising.
-        retries: further attempts at an utterance that does not end by itself.
         listen: gets each chunk of sound as it is made; without it the codec does not run.
         on_frame: called once a frame with (frames so far, frames expected at most).
+        **options: of the engine's ``stream``: voice, retries.
 
     Raises:
         InterruptProcessingException: cancelled; it is no Exception in newer ComfyUI.
@@ -134,8 +146,8 @@ def speak(
         text,
         sampling,
         max_seconds=max_seconds or None,
-        retries=retries,
         on_frame=_progress(on_frame),
+        **options,
     )
     model.make_resident()
     try:

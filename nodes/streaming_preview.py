@@ -10,7 +10,7 @@ import folder_paths
 from comfy_api.latest import io
 from torch import Tensor
 
-from ..engine import Chunk, SamplingParams, join, split
+from ..engine import Chunk, SamplingParams, Voice, join, split
 from .audio import to_audio, to_wav
 from .preview import Preview
 from .residency import EnginePatcher
@@ -48,6 +48,7 @@ class StreamingPreview(io.ComfyNode):
         text: str,
         max_seconds: float,
         keep_partial: bool,
+        voice: Voice | None = None,
         **sampling: float,
     ) -> io.NodeOutput:
         """Speak and be heard. No retries: what has been heard can't be taken back."""
@@ -64,6 +65,7 @@ class StreamingPreview(io.ComfyNode):
                 SamplingParams(**sampling),
                 max_seconds=max_seconds,
                 keep_partial=keep_partial,
+                voice=voice,
                 listen=listen,
                 on_frame=preview.on_frame,
             )

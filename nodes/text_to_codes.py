@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from comfy_api.latest import io
 
-from ..engine import SamplingParams
+from ..engine import SamplingParams, Voice
 from .residency import EnginePatcher
 from .speech import keep_partial_input, report, speak, text_inputs, text_problem
 from .wires import CODES
@@ -56,6 +56,7 @@ class TextToCodes(io.ComfyNode):
         max_seconds: float,
         retries: int,
         keep_partial: bool,
+        voice: Voice | None = None,
         **sampling: float,
     ) -> io.NodeOutput:
         """Speak; ``sampling`` holds the inputs that are fields of SamplingParams."""
@@ -66,5 +67,6 @@ class TextToCodes(io.ComfyNode):
             max_seconds=max_seconds,
             retries=retries,
             keep_partial=keep_partial,
+            voice=voice,
         )
         return io.NodeOutput(codes, report(codes))

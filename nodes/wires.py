@@ -9,3 +9,6 @@ MODEL = io.Custom("LIVEVOICE_MODEL")
 
 CODES = io.Custom("LIVEVOICE_CODES")
 """A :class:`..engine.Codes`."""
+
+VOICE = io.Custom("LIVEVOICE_VOICE")
+"""A :class:`..engine.Voice`."""

@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+import soundfile
+from cloning import speechlike
 
 from .comfyui import NEWEST, OLDEST, ROOT, Server
 from .speaking import ODD_NAME, TINY
@@ -18,6 +20,8 @@ def run_server(version, tiny, flags=()):
     env = {"OMP_NUM_THREADS": "1"}
     with Server(PACKS, version=version, flags=("--cpu", *flags), env=env) as server:
         shutil.copytree(tiny, server.base / "models" / "tts" / TINY)
+        # What the workflow that clones a voice asks for.
+        soundfile.write(server.base / "input" / "my_voice.wav", speechlike(4.0).numpy(), 24000)
         yield server
 
 

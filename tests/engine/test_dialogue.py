@@ -166,7 +166,7 @@ def test_seeds_are_spread_and_stable():
 
 
 def test_times_are_those_of_the_sound(starter_engine, voices, spoken):
-    dialogue = assemble(starter_engine, parse_turns(SCRIPT, voices), spoken, gap_s=0.41)
+    dialogue = assemble(starter_engine, parse_turns(SCRIPT, voices), spoken, SAMPLING, gap_s=0.41)
     hop, gap = 960, 10
     assert len(dialogue.waveform) == hop * dialogue.turns[-1].end_frame
     end = -gap
@@ -176,6 +176,8 @@ def test_times_are_those_of_the_sound(starter_engine, voices, spoken):
         assert torch.equal(part, starter_engine.decode(codes))
         assert not dialogue.waveform[hop * max(0, end) : hop * turn.start_frame].any()
         end = turn.end_frame
+    assert dialogue.codes.sampling == SAMPLING
+    assert torch.equal(dialogue.codes.frames, torch.cat(frames(spoken)))
     head, *rows = dialogue.table().splitlines()
     assert head.split("\t")[:6] == [
         "turn",
@@ -191,7 +193,7 @@ def test_times_are_those_of_the_sound(starter_engine, voices, spoken):
 
 
 def test_subtitles(starter_engine, voices, spoken):
-    dialogue = assemble(starter_engine, parse_turns(SCRIPT, voices), spoken)
+    dialogue = assemble(starter_engine, parse_turns(SCRIPT, voices), spoken, SAMPLING)
     blocks = dialogue.srt().strip().split("\n\n")
     assert len(blocks) == 4
     number, times, text = blocks[1].split("\n")
@@ -203,12 +205,12 @@ def test_subtitles(starter_engine, voices, spoken):
 
 def test_a_gap_is_0_to_60_s(starter_engine, voices, spoken):
     turns = parse_turns(SCRIPT, voices)
-    assert len(assemble(starter_engine, turns, spoken, gap_s=0).waveform) == 960 * sum(
+    assert len(assemble(starter_engine, turns, spoken, SAMPLING, gap_s=0).waveform) == 960 * sum(
         len(codes.frames) for codes in spoken
     )
     for gap_s in (-0.1, 61, float("nan")):
         with pytest.raises(ValueError, match="gap must be 0 … 60 s"):
-            assemble(starter_engine, turns, spoken, gap_s=gap_s)
+            assemble(starter_engine, turns, spoken, SAMPLING, gap_s=gap_s)
 
 
 def test_cancelled_turns_are_not_remembered(starter_engine, voices):

@@ -91,7 +91,7 @@ HOSTILE = {
     "no frame": (lambda path: write(path, header(), codes=int16[:0]), "got .0, 8."),
     "long": (lambda path: write(path, header(), codes=int16.repeat(103, 1)), "got .4120, 8."),
     "wide": (lambda path: write(path, header(), codes=int16.repeat(1, 9)), "got .40, 72."),
-    "more": (lambda path: write(path, header(), codes=int16, x=int16.clone()), "the one tensor 'codes'"),
+    "more": (lambda path: write(path, header(), codes=int16, x=-int16), "the one tensor 'codes'"),
     "other": (lambda path: write(path, header(), x=int16), "the one tensor 'codes'"),
     "negative": (lambda path: write(path, header(), codes=-int16), "not be negative"),
     "changed": (lambda path: write(path, header(), codes=int16.flip(0)), "match its hash"),
