@@ -82,7 +82,7 @@ class Server(Client):
         version: which back end of `BACK_ENDS`.
         flags: ComfyUI's own command line flags.
         env: environment variables on top of the caller's.
-        port: fixed port; 0 takes a free one.
+        port: the port to take when it is free; else, and for 0, any free one.
         base: base directory (models, input, output, user ...); a temporary one when left out.
 
     Attributes:
@@ -115,7 +115,7 @@ class Server(Client):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
+        if kind is not None and issubclass(kind, Exception):
             logger.error("the server's last log lines:\n%s", self.log_tail())
         self.stop()
 
@@ -131,7 +131,7 @@ class Server(Client):
         if self._is_temporary:
             self.base = Path(tempfile.mkdtemp(prefix="comfyui "))
         self._lay_base()
-        port = self._port or _free_port()
+        port = _free_port(self._port)
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-c", _LAUNCH, "main.py", *self.flags]
         command += ["--listen", "127.0.0.1", "--port", str(port), "--disable-auto-launch"]
@@ -226,9 +226,14 @@ class Server(Client):
             return False
 
 
-def _free_port() -> int:
+def _free_port(wanted: int) -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        # As the server does: a port whose last connections are still closing counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
@@ -242,20 +247,21 @@ def device_flags() -> list[str]:
 def main(flags: Sequence[str]) -> int:
     """Keep a server with this pack in the foreground until Ctrl-C; its files stay in ``output``."""
     server = Server(flags=[*device_flags(), *flags], port=8188, base=ROOT / "output" / "comfyui")
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(sign, signal.default_int_handler)
     try:
         with server:
-            print(
-                f"ComfyUI {server.version} with LiveVoice: {server.url} (Ctrl-C stops it)",
-                flush=True,
-            )
+            what = f"ComfyUI {server.version} with LiveVoice"
+            print(f"{what}: {server.url} (Ctrl-C stops it)", flush=True)
             while server.is_running:
                 time.sleep(0.5)
-            raise ServerError(f"ComfyUI ended by itself{server.trouble()}")
     except KeyboardInterrupt:
         return 0
     except ServerError as error:
         print(error, file=sys.stderr)
         return 1
+    print(f"ComfyUI ended by itself{server.trouble()}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":
