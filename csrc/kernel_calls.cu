@@ -206,7 +206,7 @@ void call_qk_norm_rope(const TensorView& qkv, const TensorView& q_norm, const Te
         const int64_t S = q.size(0), heads = q.size(1), kv_heads = kv.size(0);
         qk_norm_rope<D>(plain_launch(),
                         device_data<float>(qkv, "qkv", "float32", {S, heads + 2 * kv_heads, D}),
-                        head_shape(q_norm, k_norm, rope, eps, heads, kv_heads, D),
+                        0, head_shape(q_norm, k_norm, rope, eps, heads, kv_heads, D),
                         static_cast<int>(S), first_position,
                         device_data<__nv_bfloat16>(q, "q", "bfloat16", {S, heads, D}),
                         kv_cache(kv, D));

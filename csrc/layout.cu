@@ -69,7 +69,7 @@ Arenas::Arenas(const ModelShape& shape, Precision precision) {
     const size_t S = kPrefillChunk;
     at.chunk_residual = floats(scratch, "residual", S * shape.hidden);
     at.chunk_normed = scratch.reserve("normed", S * shape.hidden * 2);
-    at.chunk_qkv = floats(scratch, "qkv", S * shape.qkv_rows());
+    at.chunk_qkv = floats(scratch, "qkv", S * shape.qkv_rows() * kQkvSplits);
     at.chunk_q = scratch.reserve("q", S * shape.attention_width() * 2);
     at.chunk_attention = scratch.reserve("attention", S * shape.attention_width() * 2);
     at.chunk_activation = scratch.reserve("activation", S * shape.ffn * 2);

@@ -54,7 +54,7 @@ struct DecodeBuffers {
 struct PrefillBuffers {
     float* residual;         // [S, hidden]
     void* normed;            // activation [S, hidden]
-    float* qkv;              // [S, heads + 2 kv_heads, D]
+    float* qkv;              // [kQkvSplits, kPrefillChunk, heads + 2 kv_heads, D]
     __nv_bfloat16* q;        // [S, heads, D]
     void* attention;         // activation [S, heads D]
     void* activation;        // activation [S, ffn]
@@ -65,7 +65,7 @@ struct PrefillBuffers {
 
 constexpr int kPrefillChunk = 512;
 /// K is split this often where a matrix has too few rows to fill the GPU.
-constexpr int kGemmSplits = 4;
+constexpr int kGemmSplits = 4, kQkvSplits = 2;
 
 struct Model {
     ModelShape shape;

@@ -12,6 +12,7 @@ void prefill_chunk(const Launch& on, const Model& model, const PrefillBuffers& b
     using T = typename Format::Activation;
     const ModelShape& shape = model.shape;
     const size_t stride = static_cast<size_t>(kPrefillChunk) * shape.hidden;
+    const size_t qkv_stride = static_cast<size_t>(kPrefillChunk) * shape.qkv_rows();
     T* normed = static_cast<T*>(b.normed);
     T* attention = static_cast<T*>(b.attention);
     T* activation = static_cast<T*>(b.activation);
@@ -22,8 +23,9 @@ void prefill_chunk(const Launch& on, const Model& model, const PrefillBuffers& b
         // The down projection of the layer before is added here; the first layer has none.
         rmsnorm<Format>(on, b.residual, b.partials, i ? kGemmSplits : 0, stride, w.input_norm,
                         shape.eps, S, shape.hidden, normed);
-        gemm<Format>(on, w.qkv, normed, S, 1, StoreGemm{b.qkv, shape.qkv_rows(), 0, 1.0f});
-        qk_norm_rope<D>(on, b.qkv, model.heads(i), S, first, b.q, model.cache(i));
+        gemm<Format>(on, w.qkv, normed, S, kQkvSplits,
+                     StoreGemm{b.qkv, shape.qkv_rows(), qkv_stride, 1.0f});
+        qk_norm_rope<D>(on, b.qkv, qkv_stride, model.heads(i), S, first, b.q, model.cache(i));
         attention_prefill<Format, D>(on, b.q, model.heads(i), S, first, model.cache(i), attention);
         gemm<Format>(on, w.o, attention, S, kGemmSplits,
                      StoreGemm{b.partials, shape.hidden, stride, 1.0f});

@@ -34,18 +34,19 @@ struct Fp8 {
     static constexpr float kSwigluScale = 1.0f / 16;
     /// Columns of the B operand that carry one activation vector.
     static constexpr int kParts = 1;
+    static constexpr int kBatch = 4;  // blocks that gemv multiplies at a time: 2 KB
 
     struct Fragment {
         uint4 bytes;  // row g: x, y; row g + 8: z, w
     };
-    /// Requests this lane's bytes of a block; the copy in shared memory has the layout of the block.
-    static __device__ __forceinline__ void fetch(uint8_t* shared, const uint8_t* block, int lane,
-                                                 bool valid) {
-        copy_async(shared + lane * 16, block + lane * 16, valid);
+    /// Requests a lane's bytes of a block; both pointers are at the lane's first 16 bytes.
+    static __device__ __forceinline__ void fetch(uint8_t* shared, const uint8_t* block,
+                                                 bool valid = true) {
+        copy_async(shared, block, valid);
     }
     /// Reads what this lane itself has fetched: no barrier is needed in between.
-    static __device__ __forceinline__ Fragment load(const uint8_t* shared, int lane) {
-        return {load_shared(shared + lane * 16)};
+    static __device__ __forceinline__ Fragment load(const uint8_t* shared) {
+        return {load_shared(shared)};
     }
     static __device__ __forceinline__ Operand unpack(const Fragment& f) {
         Operand a;
@@ -76,17 +77,18 @@ struct Bf16 {
     static constexpr bool kScaled = false;
     static constexpr float kSwigluScale = 1.0f;
     static constexpr int kParts = 2;
+    static constexpr int kBatch = 2;
 
     struct Fragment {
         uint4 low, high;  // row g, row g + 8
     };
-    static __device__ __forceinline__ void fetch(uint8_t* shared, const uint8_t* block, int lane,
-                                                 bool valid) {
-        copy_async(shared + lane * 16, block + lane * 16, valid);
-        copy_async(shared + 512 + lane * 16, block + 512 + lane * 16, valid);
+    static __device__ __forceinline__ void fetch(uint8_t* shared, const uint8_t* block,
+                                                 bool valid = true) {
+        copy_async(shared, block, valid);
+        copy_async(shared + 512, block + 512, valid);
     }
-    static __device__ __forceinline__ Fragment load(const uint8_t* shared, int lane) {
-        return {load_shared(shared + lane * 16), load_shared(shared + 512 + lane * 16)};
+    static __device__ __forceinline__ Fragment load(const uint8_t* shared) {
+        return {load_shared(shared), load_shared(shared + 512)};
     }
     static __device__ __forceinline__ Operand unpack(const Fragment& f) {
         return {{{f.low.x, f.high.x, f.low.y, f.high.y}, {f.low.z, f.high.z, f.low.w, f.high.w}}};

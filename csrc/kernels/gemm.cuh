@@ -61,35 +61,69 @@ struct StoreGemmSwiglu {
     }
 };
 
-/// Requests one stage of activations: kPositions rows of kBlocks * 32 values, zeros past the ends.
+/// What one thread copies of every stage: the same positions and columns, moving along K.
 template <class Shape, class T>
-__device__ __forceinline__ void fetch_activations(T* stage, const T* x, int S, int columns,
-                                                  int first_position, int first_column,
-                                                  int end_column) {
-    constexpr int kPieces = Shape::kBlocks * kBlockColumns / 8;
-    for (int i = threadIdx.x; i < Shape::kPositions * kPieces; i += Shape::kThreads) {
-        const int position = i / kPieces, column = first_column + i % kPieces * 8;
-        const bool valid = first_position + position < S && column < end_column;
-        const T* from =
-            valid ? x + static_cast<size_t>(first_position + position) * columns + column : x;
-        copy_async(stage + position * Shape::kStride + i % kPieces * 8, from, valid);
-    }
-}
+struct ActivationFetch {
+    static constexpr int kPieces = Shape::kBlocks * kBlockColumns / 8;
+    static constexpr int kRows = Shape::kThreads / kPieces, kCopies = Shape::kPositions / kRows;
+    static_assert(Shape::kThreads % kPieces == 0 && Shape::kPositions % kRows == 0, "even shares");
 
-/// Requests this warp's weights of one stage: blocks first .. of its tiles, zeros past the ends.
-template <class Format, class Shape>
-__device__ __forceinline__ void fetch_weights(uint8_t* shared, const PackedMatrix& matrix,
-                                              int first_tile, int first, int end) {
-    const int lane = threadIdx.x % 32, blocks_a_tile = matrix.blocks_a_tile();
-#pragma unroll
-    for (int i = 0; i < Shape::kWarpBlocks; ++i) {
-        const int tile = first_tile + i / Shape::kBlocks, block = first + i % Shape::kBlocks;
-        const bool valid = tile < matrix.tiles && block < end;
-        const size_t at = valid ? static_cast<size_t>(tile) * blocks_a_tile + block : 0;
-        Format::fetch(shared + i * Format::kBlockBytes, matrix.weights + at * Format::kBlockBytes,
-                      lane, valid);
+    const T *x, *from;
+    size_t row_stride;
+    int column, end_column, rows_left, to;
+
+    __device__ __forceinline__ ActivationFetch(const T* x, int S, int columns, int first_position,
+                                               int first_column, int end_column)
+        : x(x), row_stride(static_cast<size_t>(kRows) * columns), end_column(end_column) {
+        const int position = threadIdx.x / kPieces, piece = threadIdx.x % kPieces * 8;
+        column = first_column + piece;
+        rows_left = S - first_position - position;
+        from = x + static_cast<size_t>(first_position + position) * columns + column;
+        to = position * Shape::kStride + piece;
     }
-}
+    /// Zeros past the ends.
+    __device__ __forceinline__ void next(T* stage) {
+#pragma unroll
+        for (int i = 0; i < kCopies; ++i) {
+            const bool valid = i * kRows < rows_left && column < end_column;
+            copy_async(stage + to + i * kRows * Shape::kStride,
+                       valid ? from + i * row_stride : x, valid);
+        }
+        from += Shape::kBlocks * kBlockColumns;
+        column += Shape::kBlocks * kBlockColumns;
+    }
+};
+
+/// The same for a warp's weights: kBlocks blocks of each of its tiles. Past the ends nothing is read
+/// and the results are not stored.
+template <class Format, class Shape>
+struct WeightFetch {
+    const uint8_t* from;
+    size_t tile_stride;
+    int block, end, tiles_left;
+
+    __device__ __forceinline__ WeightFetch(const PackedMatrix& matrix, int first_tile, int begin,
+                                           int end)
+        : tile_stride(static_cast<size_t>(matrix.blocks_a_tile()) * Format::kBlockBytes),
+          block(begin), end(end), tiles_left(matrix.tiles - first_tile) {
+        from = matrix.weights + first_tile * tile_stride +
+               static_cast<size_t>(begin) * Format::kBlockBytes + threadIdx.x % 32 * 16;
+    }
+    __device__ __forceinline__ void next(uint8_t* stage) {
+#pragma unroll
+        for (int m = 0; m < Shape::kTiles; ++m) {
+#pragma unroll
+            for (int b = 0; b < Shape::kBlocks; ++b) {
+                const bool valid = m < tiles_left && block + b < end;
+                if (valid)
+                    Format::fetch(stage + (m * Shape::kBlocks + b) * Format::kBlockBytes,
+                                  from + m * tile_stride + b * Format::kBlockBytes);
+            }
+        }
+        from += Shape::kBlocks * Format::kBlockBytes;
+        block += Shape::kBlocks;
+    }
+};
 
 template <class Format, class Shape, class Epilogue>
 __global__ void __launch_bounds__(Shape::kThreads)
@@ -103,27 +137,22 @@ __global__ void __launch_bounds__(Shape::kThreads)
     const int first_position = blockIdx.y * Shape::kPositions;
     const int first_tile = (blockIdx.x * Shape::kWarps + warp) * Shape::kTiles;
 
+    constexpr int kStageBytes = Shape::template kStageBytes<Format>;
     const auto activations = [&](int stage) {
-        return shared + stage % Shape::kStages * Shape::template kStageBytes<Format>;
+        return reinterpret_cast<T*>(shared + stage % Shape::kStages * kStageBytes);
     };
     const auto weights = [&](int stage) {
-        return activations(stage) + Shape::kActivationBytes +
-               warp * Shape::kWarpBlocks * Format::kBlockBytes;
+        return shared + stage % Shape::kStages * kStageBytes + Shape::kActivationBytes +
+               warp * Shape::kWarpBlocks * Format::kBlockBytes + lane * 16;
     };
-    const auto fetch_stage_weights = [&](int stage) {
-        fetch_weights<Format, Shape>(weights(stage), matrix, first_tile,
-                                     begin + stage * Shape::kBlocks, end);
-    };
-    const auto fetch_stage_activations = [&](int stage) {
-        fetch_activations<Shape>(reinterpret_cast<T*>(activations(stage)), x, S, matrix.columns,
-                                 first_position, (begin + stage * Shape::kBlocks) * kBlockColumns,
-                                 end * kBlockColumns);
-    };
+    WeightFetch<Format, Shape> weight_fetch(matrix, first_tile, begin, end);
+    ActivationFetch<Shape, T> activation_fetch(x, S, matrix.columns, first_position,
+                                               begin * kBlockColumns, end * kBlockColumns);
     allow_next_kernel();
-    for (int s = 0; s < Shape::kStages - 1; ++s) fetch_stage_weights(s);
+    for (int s = 0; s < Shape::kStages - 1; ++s) weight_fetch.next(weights(s));
     wait_for_previous_kernel();
     for (int s = 0; s < Shape::kStages - 1; ++s) {
-        fetch_stage_activations(s);
+        activation_fetch.next(activations(s));
         copy_async_commit();  // the weights of all first stages belong to the first group
     }
 
@@ -131,19 +160,19 @@ __global__ void __launch_bounds__(Shape::kThreads)
     for (int stage = 0; begin + stage * Shape::kBlocks < end; ++stage) {
         copy_async_wait<Shape::kStages - 2>();
         __syncthreads();
-        fetch_stage_weights(stage + Shape::kStages - 1);
-        fetch_stage_activations(stage + Shape::kStages - 1);
+        weight_fetch.next(weights(stage + Shape::kStages - 1));
+        activation_fetch.next(activations(stage + Shape::kStages - 1));
         copy_async_commit();
-        const T* x_lane =
-            reinterpret_cast<const T*>(activations(stage)) + g * Shape::kStride + 8 * t;
+        const T* x_lane = activations(stage) + g * Shape::kStride + 8 * t;
         const uint8_t* weight = weights(stage);
 #pragma unroll
         for (int b = 0; b < Shape::kBlocks; ++b) {
+            if (begin + stage * Shape::kBlocks + b >= end) break;  // what lies there is left over
             Operand a[Shape::kTiles];
 #pragma unroll
             for (int m = 0; m < Shape::kTiles; ++m)
-                a[m] = Format::unpack(Format::load(
-                    weight + (m * Shape::kBlocks + b) * Format::kBlockBytes, lane));
+                a[m] = Format::unpack(
+                    Format::load(weight + (m * Shape::kBlocks + b) * Format::kBlockBytes));
 #pragma unroll
             for (int n = 0; n < Shape::kColumns; ++n) {
                 const uint4 v = load_shared(x_lane + n * 8 * Shape::kStride + b * kBlockColumns);

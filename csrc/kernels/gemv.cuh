@@ -1,6 +1,6 @@
 // gemv: packed weights x one activation vector, at memory speed.
 //
-// A block of 8 warps owns a contiguous range of weight blocks and reads it interleaved, warp by
+// A block of 16 warps owns a contiguous range of weight blocks and reads it interleaved, warp by
 // warp. Each warp keeps a ring of weight blocks on their way into shared memory; a lane copies
 // exactly the bytes that it will use, so no barrier is needed anywhere. The ring is filled before the
 // kernel waits for its input: weights stream across kernel borders. The tensor cores multiply (an
@@ -12,7 +12,7 @@
 
 namespace livevoice {
 
-constexpr int kGemvWarps = 8;
+constexpr int kGemvWarps = 16;
 constexpr int kGemvThreads = 32 * kGemvWarps;
 
 /// A contiguous range of blocks of a packed matrix.
@@ -37,7 +37,7 @@ __host__ __device__ inline BlockRange equal_shares(int tiles, int blocks_a_tile,
 
 /// Ring of one warp. Two thread blocks fit a multiprocessor with it: one that multiplies, and the
 /// next kernel's, which fills its ring meanwhile. Hopper has 228 KB of shared memory, others 100 KB.
-constexpr int kRingBytesHopper = 8192, kRingBytesOthers = 3072;
+constexpr int kRingBytesHopper = 4096, kRingBytesOthers = 2048;
 #if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
 constexpr int kRingBytes = kRingBytesHopper;
 #else
@@ -50,47 +50,52 @@ inline int ring_bytes_for(int compute_capability_major) {
     return is_large ? kRingBytesHopper : kRingBytesOthers;
 }
 
-/// This warp's share of a range of weight blocks, and the shared memory they arrive in.
+/// This warp's share of a range of weight blocks, and the shared memory they arrive in. Every block
+/// is a group of its own among the thread's asynchronous copies.
 template <class Format>
 struct WeightStream {
-    static constexpr int kGroup = 1024 / Format::kBlockBytes;  // blocks requested together
-    static constexpr int kGroups = kRingBytes / 1024;
+    static constexpr int kDepth = kRingBytes / Format::kBlockBytes;
 
-    const uint8_t* weights;
-    BlockRange range;
-    int block;      // next to be used
-    uint8_t* ring;  // this warp's
-    int slot = 0;   // the group that `block` starts
+    const uint8_t* next;  // this lane's bytes of the next block to be requested
+    uint8_t* ring;        // this lane's bytes of the first slot
+    int requests;         // blocks still to be requested
+    int slot = 0;         // of the next block to be used
 
-    __device__ __forceinline__ WeightStream(const uint8_t* weights, BlockRange range, uint8_t* rings)
-        : weights(weights), range(range), block(range.begin + static_cast<int>(threadIdx.x) / 32),
-          ring(rings + static_cast<int>(threadIdx.x) / 32 * kRingBytes) {
+    __device__ __forceinline__ WeightStream(const uint8_t* weights, BlockRange range,
+                                            uint8_t* rings) {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        next = weights + static_cast<size_t>(range.begin + warp) * Format::kBlockBytes + lane * 16;
+        ring = rings + warp * kRingBytes + lane * 16;
+        requests = n_blocks(range);
 #pragma unroll
-        for (int i = 0; i < kGroups; ++i) fetch(i, block + i * kGroup * kGemvWarps);
+        for (int i = 0; i < kDepth; ++i) request(i);
     }
-    __device__ __forceinline__ void fetch(int into, int first) {
-#pragma unroll
-        for (int i = 0; i < kGroup; ++i) {
-            const int at = first + i * kGemvWarps;
-            // Past the end nothing is read, but the number of groups stays right.
-            if (at < range.end)
-                Format::fetch(ring + (into * kGroup + i) * Format::kBlockBytes,
-                              weights + static_cast<size_t>(at) * Format::kBlockBytes,
-                              threadIdx.x % 32, true);
+    /// Blocks of a range that are this warp's.
+    static __device__ __forceinline__ int n_blocks(BlockRange range) {
+        const int warp = threadIdx.x / 32, left = range.end - range.begin - warp;
+        return left > 0 ? (left + kGemvWarps - 1) / kGemvWarps : 0;
+    }
+    __device__ __forceinline__ void request(int into) {
+        if (requests > 0) {
+            Format::fetch(ring + into * Format::kBlockBytes, next);
+            next += kGemvWarps * Format::kBlockBytes;
+            --requests;
         }
-        copy_async_commit();
+        copy_async_commit();  // an empty group keeps the count of groups right
     }
-    /// The next kGroup blocks; refills the place of the ones before.
-    __device__ __forceinline__ void take(typename Format::Fragment (&group)[kGroup]) {
-        copy_async_wait<kGroups - 1>();
+    /// The next kCount blocks, which arrive together; asks for as many new ones in their place.
+    template <int kCount>
+    __device__ __forceinline__ void take(typename Format::Fragment (&fragment)[kCount]) {
+        copy_async_wait<kDepth - kCount>();
+        int from[kCount];
 #pragma unroll
-        for (int i = 0; i < kGroup; ++i)
-            group[i] = Format::load(ring + (slot * kGroup + i) * Format::kBlockBytes,
-                                    threadIdx.x % 32);
-    }
-    __device__ __forceinline__ void refill() {
-        fetch(slot, block + kGroups * kGroup * kGemvWarps);
-        slot = slot + 1 == kGroups ? 0 : slot + 1;
+        for (int i = 0; i < kCount; ++i) {
+            from[i] = slot;
+            fragment[i] = Format::load(ring + slot * Format::kBlockBytes);
+            slot = slot + 1 == kDepth ? 0 : slot + 1;
+        }
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) request(from[i]);  // behind the loads, in order
     }
 };
 
@@ -101,51 +106,58 @@ __device__ __forceinline__ void clear_partials(float* partials, int tiles) {
     for (int i = threadIdx.x; i < tiles * kPartialsATile; i += kGemvThreads) partials[i] = 0.0f;
 }
 
-/// Multiplies the stream with x and leaves the partial sums of each tile.
+/// Multiplies kCount blocks, kGemvWarps apart along K, from x_lane on.
+template <class Format, int kCount>
+__device__ __forceinline__ void multiply_blocks(WeightStream<Format>& stream,
+                                                const typename Format::Activation* x_lane,
+                                                float (&sum)[2][4]) {
+    typename Format::Fragment fragment[kCount];
+    stream.template take<kCount>(fragment);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+        Format::multiply(sum[i % 2], Format::unpack(fragment[i]),
+                         load_shared(x_lane + i * kGemvWarps * kBlockColumns));
+}
+
+/// Multiplies the stream of a range with x and leaves the partial sums of each tile.
 /// x: Format::Activation [kParts, columns] in shared memory.
 template <class Format>
-__device__ __forceinline__ void multiply_stream(WeightStream<Format>& stream, const typename Format::Activation* x,
-                                int columns, float* partials) {
-    constexpr int kGroup = WeightStream<Format>::kGroup;
+__device__ __forceinline__ void multiply_stream(WeightStream<Format>& stream, BlockRange range,
+                                                const typename Format::Activation* x, int columns,
+                                                float* partials) {
+    constexpr int kBatch = Format::kBatch;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int blocks_a_tile = columns / kBlockColumns;
-    const int first_tile = stream.range.begin / blocks_a_tile;
-    int tile = stream.block / blocks_a_tile, k = stream.block - tile * blocks_a_tile;
-    const typename Format::Activation* x_lane = x + (Format::kParts == 2 ? g % 2 * columns : 0) + 8 * t;
+    const int first_tile = range.begin / blocks_a_tile;
+    const auto* x_lane = x + (Format::kParts == 2 ? g % 2 * columns : 0) + 8 * t;
+    int block = range.begin + warp, tile = block / blocks_a_tile;
+    int left = WeightStream<Format>::n_blocks(range);
 
-    float sum[4] = {};
-    const auto leave_tile = [&] {
+    while (left > 0) {
+        int k = block - tile * blocks_a_tile;
+        const int in_tile = min((blocks_a_tile - k + kGemvWarps - 1) / kGemvWarps, left);
+        float sum[2][4] = {};
+        int i = 0;
+        for (; i + kBatch <= in_tile; i += kBatch, k += kBatch * kGemvWarps)
+            multiply_blocks<Format, kBatch>(stream, x_lane + k * kBlockColumns, sum);
+        for (; i < in_tile; ++i, k += kGemvWarps)
+            multiply_blocks<Format, 1>(stream, x_lane + k * kBlockColumns, sum);
         // All columns of B are equal (fp8), or even and odd ones are the two parts (bf16).
-        const float low = Format::kParts == 2 ? sum[0] + sum[1] : sum[0];
-        const float high = Format::kParts == 2 ? sum[2] + sum[3] : sum[2];
+        float low = sum[0][0] + sum[1][0], high = sum[0][2] + sum[1][2];
+        if (Format::kParts == 2) {
+            low += sum[0][1] + sum[1][1];
+            high += sum[0][3] + sum[1][3];
+        }
         float* out = partials + (tile - first_tile) * kPartialsATile + warp * kTileRows;
         if (t == 0) {
             out[g] = low;
             out[g + 8] = high;
         }
-        sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;
         __syncwarp();  // the next mma needs the whole warp together again
-    };
-    while (stream.block < stream.range.end) {
-        typename Format::Fragment group[kGroup];
-        stream.take(group);
-        Operand a[kGroup];
-#pragma unroll
-        for (int i = 0; i < kGroup; ++i) a[i] = Format::unpack(group[i]);
-        stream.refill();  // after the registers have the bytes
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < kGroup; ++i) {
-            if (stream.block < stream.range.end) {
-                Format::multiply(sum, a[i], load_shared(x_lane + k * kBlockColumns));
-                stream.block += kGemvWarps;
-                k += kGemvWarps;
-                if (k >= blocks_a_tile || stream.block >= stream.range.end) {
-                    leave_tile();
-                    for (; k >= blocks_a_tile; k -= blocks_a_tile) ++tile;
-                }
-            }
-        }
+        left -= in_tile;
+        block += in_tile * kGemvWarps;
+        tile = block / blocks_a_tile;
     }
 }
 

@@ -23,6 +23,10 @@ template <class... Parameters, class... Arguments>
 void launch(const Launch& on, void (*kernel)(Parameters...), dim3 grid, int threads,
             size_t shared_bytes, Arguments&&... arguments) {
     constexpr size_t kWithoutAsking = 48 << 10;
+    // One division between cache and shared memory for all kernels: a multiprocessor must run empty
+    // before it changes it, and then no kernel could start before the one before it ends.
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared));
     if (shared_bytes > kWithoutAsking)
         CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                         static_cast<int>(shared_bytes)));

@@ -53,7 +53,7 @@ struct StoreSwiglu {
     }
 };
 
-constexpr int kMaxHiddenPieces = 4;  // float4 a thread: hidden sizes up to 4096
+constexpr int kMaxHiddenPieces = 2;  // float4 a thread: hidden sizes up to 4096
 
 /// Normalises `residual` into shared memory, x: activation [kParts, hidden].
 template <class Format>
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     const int first_tile = range.begin / matrix.blocks_a_tile();
     const int tiles = (range.end - range.begin) / matrix.blocks_a_tile();
     // Each thread reads only the norm weights that it copied itself: no barrier is needed. They
-    // belong to the first group of the stream, which has arrived when that one has.
+    // belong to the first group of the stream and arrive with it.
     for (int p = threadIdx.x; p < matrix.columns / 4; p += kGemvThreads)
         copy_async(weight + p, norm_weight + 4 * p, true);
     WeightStream<Format> stream(matrix.weights, range, shared);
@@ -117,9 +117,9 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
 
     wait_for_previous_kernel();
     if (first_of_frame) allow_next_kernel();
-    copy_async_wait<WeightStream<Format>::kGroups - 1>();
+    copy_async_wait<WeightStream<Format>::kDepth - 1>();
     load_normalised<Format>(residual, weight, matrix.columns, eps, x, scratch);
-    multiply_stream<Format>(stream, x, matrix.columns, partials);
+    multiply_stream<Format>(stream, range, x, matrix.columns, partials);
     __syncthreads();
     epilogue.template finish<Format>(matrix, partials, first_tile, tiles);
 }

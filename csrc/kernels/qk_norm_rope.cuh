@@ -37,6 +37,15 @@ struct HeadSlice {
         load8(low, head + 8 * j);
         load8(high, head + D / 2 + 8 * j);
     }
+    __device__ __forceinline__ void add(const float* head, int j) {
+        HeadSlice other;
+        other.load(head, j);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            low[i] += other.low[i];
+            high[i] += other.high[i];
+        }
+    }
     __device__ __forceinline__ void load(const uint4& low_bits, const uint4& high_bits) {
         unpack_bf16(low, low_bits);
         unpack_bf16(high, high_bits);
@@ -89,7 +98,7 @@ constexpr int kQkThreads = 128;
 
 /// One position by one block; D / 16 lanes take a head at a time.
 template <int D>
-__global__ void qk_norm_rope_kernel(const float* qkv, HeadShape shape, int first_position,
+__global__ void qk_norm_rope_kernel(const float* qkv, size_t split_stride, HeadShape shape, int first_position,
                                     __nv_bfloat16* q_out, KvCache cache) {
     constexpr int kLanes = HeadSlice<D>::kLanes;
     allow_next_kernel();
@@ -101,7 +110,9 @@ __global__ void qk_norm_rope_kernel(const float* qkv, HeadShape shape, int first
     for (int base = 0; base < all_heads; base += kQkThreads / kLanes) {
         const int head = base + threadIdx.x / kLanes, read = min(head, all_heads - 1);
         HeadSlice<D> slice;
-        slice.load(qkv + (static_cast<size_t>(s) * all_heads + read) * D, j);
+        const float* from = qkv + (static_cast<size_t>(s) * all_heads + read) * D;
+        slice.load(from, j);
+        if (split_stride > 0) slice.add(from + split_stride, j);
         const int kv_head = head - shape.heads;
         if (read < shape.heads + shape.kv_heads) {
             HeadSlice<D> rotated = slice;
@@ -118,14 +129,16 @@ __global__ void qk_norm_rope_kernel(const float* qkv, HeadShape shape, int first
     }
 }
 
-/// qkv: float32 [S, heads + 2 kv_heads, D]; q_out: bf16 [S, heads, D]; keys and values go to the
-/// cache at positions first_position .. first_position + S - 1.
+/// qkv: float32 [S, heads + 2 kv_heads, D], and when split_stride > 0 a second one to be added, that
+/// many floats behind; q_out: bf16 [S, heads, D]; keys and values go to the cache at positions
+/// first_position .. first_position + S - 1.
 template <int D>
-void qk_norm_rope(const Launch& on, const float* qkv, const HeadShape& shape, int S,
+void qk_norm_rope(const Launch& on, const float* qkv, size_t split_stride, const HeadShape& shape, int S,
                   int first_position, __nv_bfloat16* q_out, const KvCache& cache) {
     LIVEVOICE_CHECK(first_position + S <= cache.capacity, "qk_norm_rope: positions up to ",
                     first_position + S, " do not fit the cache of ", cache.capacity);
-    launch(on, qk_norm_rope_kernel<D>, S, kQkThreads, 0, qkv, shape, first_position, q_out, cache);
+    launch(on, qk_norm_rope_kernel<D>, S, kQkThreads, 0, qkv, split_stride, shape, first_position,
+           q_out, cache);
 }
 
 }  // namespace livevoice

@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     wait_for_previous_kernel();
     input.template load<Format>(x, matrix.columns);
     __syncthreads();
-    multiply_stream<Format>(stream, x, matrix.columns, partials);
+    multiply_stream<Format>(stream, range, x, matrix.columns, partials);
     __syncthreads();
     for (int i = threadIdx.x; i < tiles * kTileRows; i += kGemvThreads) {
         const int row = first_tile * kTileRows + i;
