@@ -305,7 +305,7 @@ class Engine:
         last = len(codes.utterances) - 1
         for index, utterance in enumerate(codes.utterances):
             joiner.begin(utterance.gap_s)
-            for waveform in self.decode_stream(iter(utterance.frames)):
+            for waveform in self._decoded(utterance.frames):
                 yield joiner.push(waveform)
             yield joiner.end(index == last)
 
@@ -318,7 +318,17 @@ class Engine:
 
     def decode_voice(self, voice: Voice) -> Tensor:
         """Decode a voice's reference, float32 ``[samples]``: what the model hears of it."""
-        return torch.cat(list(self.decode_stream(iter(voice.codes))))
+        return torch.cat(list(self._decoded(voice.codes)))
+
+    def _decoded(self, frames: Tensor) -> Iterator[Tensor]:
+        """Finished frames, int64 ``[T, N]``, as chunks of waveform; loads the weights if needed."""
+        self.load()
+        try:
+            yield from self.decode_stream(iter(frames))
+        except Superseded as signal:
+            raise RuntimeError(
+                "engine: the model was unloaded while it decoded; run it again"
+            ) from signal
 
     def decode_stream(self, frames: Iterable[Tensor]) -> Iterator[Tensor]:
         """Frames int64 ``[N]`` of one utterance → chunks of waveform, float32 ``[samples]``."""

@@ -137,6 +137,16 @@ def test_unload_from_another_thread_ends_the_generation():
     assert len(generation.codes.frames) > 10
 
 
+def test_decoding_loads_and_says_when_it_was_unloaded(spoken):
+    engine = Engine("starter", "cpu")
+    assert torch.equal(engine.decode(spoken.codes), spoken.waveform)
+    chunks = engine.decode_chunks(spoken.codes)
+    next(chunks)
+    engine.unload()
+    with pytest.raises(RuntimeError, match="unloaded while it decoded"):
+        list(chunks)
+
+
 def test_failed_load_leaves_nothing_and_the_next_one_works(monkeypatch: pytest.MonkeyPatch):
     engine = Engine("starter", "cpu")
 
