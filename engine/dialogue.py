@@ -9,16 +9,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from .codes import Codes
+from .codes import Codes, SpokenUtterance
 from .generation import OnFrame
 from .sampling import SamplingParams
+from .script import LONGEST_GAP_S
 from .turns import Turn
 from .voice import Voice
 
@@ -54,23 +55,17 @@ class Dialogue:
 
     Attributes:
         turns: in order.
-        sampling: parameters, with the seed that each turn's own was derived from.
+        codes: the utterances of all turns with the gaps between them, as if of one text.
         waveform: float32 ``[samples]``, gaps included.
         sample_rate: in Hz.
         frame_rate_hz: frames a second.
     """
 
     turns: tuple[SpokenTurn, ...]
-    sampling: SamplingParams
+    codes: Codes
     waveform: Tensor
     sample_rate: int
     frame_rate_hz: int
-
-    @property
-    def codes(self) -> Codes:
-        """The utterances of all turns, as if of one text; there must be a turn."""
-        utterances = tuple(part for each in self.turns for part in each.codes.utterances)
-        return replace(self.turns[0].codes, utterances=utterances, sampling=self.sampling)
 
     def table(self) -> str:
         """Times and fate of every turn, tab-separated, one a line under a head line."""
@@ -150,32 +145,52 @@ def assemble(
     spoken: Iterable[Codes],
     sampling: SamplingParams,
     gap_s: float = GAP_S,
+    on_chunk: Callable[[], object] = lambda: None,
 ) -> Dialogue:
-    """Decode turns and lay them out, ``gap_s`` (rounded to whole frames) of silence between them.
+    """Lay turns out and decode them.
+
+    Between two turns lie ``gap_s`` of silence, and as much more as lets the next one begin with a
+    whole frame.
+
+    Args:
+        engine: decodes.
+        turns: in order.
+        spoken: their codes; those of a cancelled dialogue may be fewer.
+        sampling: parameters that the turns were spoken with.
+        gap_s: 0 to 600 seconds.
+        on_chunk: called after each chunk of sound; what it raises ends the decoding.
 
     Raises:
-        ValueError: a negative gap, or codes of another codec.
+        ValueError: no turn, a gap out of range, or codes of another codec.
     """
-    if not 0 <= gap_s <= 60:
-        raise ValueError(f"dialogue: the gap must be 0 … 60 s, got {gap_s}")
+    if not 0 <= gap_s <= LONGEST_GAP_S:
+        raise ValueError(f"dialogue: the gap must be 0 … {LONGEST_GAP_S:.0f} s, got {gap_s}")
     config = engine.checkpoint.codec_config
-    gap_frames = round(gap_s * config.frame_rate_hz)
-    parts: list[Tensor] = []
+    hop, rate = config.hop_samples, config.sample_rate
     laid: list[SpokenTurn] = []
-    frame = 0
-    for turn, codes in zip(turns, spoken, strict=False):  # fewer when it was cancelled
-        if laid:
-            parts.append(torch.zeros(gap_frames * config.hop_samples))
-            frame += gap_frames
-        waveform = engine.decode(codes)
-        n_frames = -(-len(waveform) // config.hop_samples)
-        parts.append(
-            torch.nn.functional.pad(waveform, (0, n_frames * config.hop_samples - len(waveform)))
-        )
-        laid.append(SpokenTurn(turn, codes, frame, frame + n_frames))
-        frame += n_frames
-    waveform = torch.cat(parts) if parts else torch.empty(0)
-    return Dialogue(tuple(laid), sampling, waveform, config.sample_rate, config.frame_rate_hz)
+    utterances: list[SpokenUtterance] = []
+    notes: list[str] = []
+    start = 0  # in samples, of whole frames
+    for turn, codes in zip(turns, spoken, strict=False):
+        *others, last = codes.utterances
+        end = start + sum(len(each.frames) * hop + round(each.gap_s * rate) for each in others)
+        end += len(last.frames) * hop
+        laid.append(SpokenTurn(turn, codes, start // hop, -(-end // hop)))
+        start = -(-(end + round((max(0.0, last.gap_s) + gap_s) * rate)) // hop) * hop
+        gap = min((start - end) / rate, LONGEST_GAP_S)
+        utterances += [*others, replace(last, gap_s=gap)]
+        notes += codes.notes
+    if not laid:
+        raise ValueError("dialogue: no turn was spoken")
+    utterances[-1] = replace(utterances[-1], gap_s=0.0)
+    merged = replace(
+        laid[0].codes, utterances=tuple(utterances), sampling=sampling, notes=tuple(notes)
+    )
+    chunks = []
+    for chunk in engine.decode_chunks(merged):
+        chunks.append(chunk)
+        on_chunk()
+    return Dialogue(tuple(laid), merged, torch.cat(chunks), rate, config.frame_rate_hz)
 
 
 class SpokenTurns:

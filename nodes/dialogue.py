@@ -117,7 +117,11 @@ class Dialogue(io.ComfyNode):
             ):  # fmt: skip
                 spoken.append(codes)
                 management.throw_exception_if_processing_interrupted()
-            dialogue = assemble(model.engine, turns, spoken, sampling, gap_seconds)
+            model.make_resident()
+            dialogue = assemble(
+                model.engine, turns, spoken, sampling, gap_seconds,
+                management.throw_exception_if_processing_interrupted,
+            )  # fmt: skip
         audio = to_audio(dialogue.waveform, dialogue.sample_rate)
         return io.NodeOutput(audio, dialogue.codes, dialogue.table(), dialogue.srt())
 

@@ -167,29 +167,44 @@ def test_seeds_are_spread_and_stable():
 
 def test_times_are_those_of_the_sound(starter_engine, voices, spoken):
     dialogue = assemble(starter_engine, parse_turns(SCRIPT, voices), spoken, SAMPLING, gap_s=0.41)
-    hop, gap = 960, 10
+    hop, gap, fade = 960, 11, 120  # 0.41 s begin 11 frames, 5 ms of each end are faded
     assert len(dialogue.waveform) == hop * dialogue.turns[-1].end_frame
     end = -gap
     for turn, codes in zip(dialogue.turns, spoken, strict=True):
         assert turn.start_frame == end + gap
         part = dialogue.waveform[hop * turn.start_frame : hop * turn.end_frame]
-        assert torch.equal(part, starter_engine.decode(codes))
+        alone = starter_engine.decode(codes)
+        assert torch.equal(part[fade:-fade], alone[fade:-fade])
         assert not dialogue.waveform[hop * max(0, end) : hop * turn.start_frame].any()
         end = turn.end_frame
-    assert dialogue.codes.sampling == SAMPLING
-    assert torch.equal(dialogue.codes.frames, torch.cat(frames(spoken)))
     head, *rows = dialogue.table().splitlines()
-    assert head.split("\t")[:6] == [
-        "turn",
-        "speaker",
-        "start_s",
-        "end_s",
-        "start_frame",
-        "end_frame",
-    ]
+    columns = ["turn", "speaker", "start_s", "end_s", "start_frame", "end_frame"]
+    assert head.split("\t")[:6] == columns
     assert rows[1].split("\t")[1] == "slt"
     assert float(rows[1].split("\t")[2]) == dialogue.turns[1].start_frame / 25
     assert rows[3].split("\t")[-1] == "Is it?"
+
+
+def test_the_codes_are_the_dialogue(starter_engine, voices, spoken):
+    dialogue = assemble(starter_engine, parse_turns(SCRIPT, voices), spoken, SAMPLING)
+    assert dialogue.codes.sampling == SAMPLING
+    assert torch.equal(dialogue.codes.frames, torch.cat(frames(spoken)))
+    assert torch.equal(starter_engine.decode(dialogue.codes), dialogue.waveform)
+
+
+def test_pauses_and_pieces_inside_a_turn_are_counted(starter_engine, voices):
+    turns = parse_turns("rms: One. [pause:0.5] Two. [pause:1]\nslt: Three.\n\nFour.", voices)
+    spoken = list(speak_turns(starter_engine, turns, voices, SAMPLING))
+    assert [len(codes.utterances) for codes in spoken] == [2, 2]
+    dialogue = assemble(starter_engine, turns, spoken, SAMPLING, gap_s=0.2)
+    one, two = dialogue.turns
+    said = [len(each.frames) for each in spoken[0].utterances]
+    assert one.end_frame == sum(said) + 13  # half a second is 12.5 frames
+    silence = two.start_frame * 960 - (sum(said) * 960 + 12000)
+    assert 0 <= silence - 1.2 * 24000 < 960
+    assert not dialogue.waveform[two.start_frame * 960 - silence : two.start_frame * 960].any()
+    assert dialogue.waveform[two.start_frame * 960 :].abs().max() > 0.05
+    assert len(dialogue.waveform) <= two.end_frame * 960 < len(dialogue.waveform) + 960
 
 
 def test_subtitles(starter_engine, voices, spoken):
@@ -203,14 +218,15 @@ def test_subtitles(starter_engine, voices, spoken):
     assert (float(first.replace(",", ".")), float(last.replace(",", "."))) == (start, end)
 
 
-def test_a_gap_is_0_to_60_s(starter_engine, voices, spoken):
+def test_a_gap_is_0_to_600_s(starter_engine, voices, spoken):
     turns = parse_turns(SCRIPT, voices)
-    assert len(assemble(starter_engine, turns, spoken, SAMPLING, gap_s=0).waveform) == 960 * sum(
-        len(codes.frames) for codes in spoken
-    )
-    for gap_s in (-0.1, 61, float("nan")):
-        with pytest.raises(ValueError, match="gap must be 0 … 60 s"):
+    closed = assemble(starter_engine, turns, spoken, SAMPLING, gap_s=0)
+    assert len(closed.waveform) == 960 * sum(len(codes.frames) for codes in spoken)
+    for gap_s in (-0.1, 1e9, float("nan")):
+        with pytest.raises(ValueError, match="gap must be 0 … 600 s"):
             assemble(starter_engine, turns, spoken, SAMPLING, gap_s=gap_s)
+    with pytest.raises(ValueError, match="no turn was spoken"):
+        assemble(starter_engine, turns, [], SAMPLING)
 
 
 def test_cancelled_turns_are_not_remembered(starter_engine, voices):
