@@ -23,7 +23,7 @@ _UNWRITTEN_VOWELS = {"ARABIC": 0.085, "HEBREW": 0.1, "SYRIAC": 0.085, "THAANA": 
 _ABUGIDAS = dict.fromkeys(
     ("DEVANAGARI", "BENGALI", "GURMUKHI", "GUJARATI", "ORIYA", "TAMIL", "TELUGU", "KANNADA",
      "MALAYALAM", "SINHALA", "MYANMAR", "KHMER", "LAO", "TIBETAN", "THAI"),
-    0.095,
+    0.11,
 )  # fmt: skip
 _BY_SCRIPT = {**_SYLLABARIES, **_UNWRITTEN_VOWELS, **_ABUGIDAS}
 _GROUP = {tag.token: tag.group for tag in TAGS.values()}
@@ -41,7 +41,7 @@ def character_s(character: str) -> float:
     kind = unicodedata.category(character)
     if kind[0] == "N":
         return _SECONDS_PER_DIGIT
-    if kind in ("Mn", "Me", "Cf"):
+    if kind[0] == "M" or kind == "Cf":
         return 0.0  # spoken with its letter
     if kind[0] == "S" or character in "@%&#":
         return _SECONDS_PER_SYMBOL

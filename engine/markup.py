@@ -67,7 +67,8 @@ _BRACKETED = regex.compile(r"\[\s*(?P<typed>\p{L}{2,12})\s*\]")
 _ELEMENT = regex.compile(r"<\s*/?\s*(?P<name>[a-zA-Z][\w:.-]{0,40})(?P<rest>\s[^<>]*|/)?>")
 _ENTITY = regex.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,31});")
 STRAY_BAR = regex.compile(r"(?<=<)\|+|\|+(?=>)")
-"""What would make a literal tag out of words; see :mod:`.text`."""
+"""What would make a literal tag out of words."""
+BROKEN_TAG = "markup: bar of a broken tag"
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class Reader:
             (_ENTITY, self._entity, "markup: entity"),
         ):
             text = text.rewrite(pattern, replace, reason)
-        text = self._with_sounds(text)
+        text = self._with_sounds(text.rewrite(STRAY_BAR, "", BROKEN_TAG))
         if self._unsupported:
             names = ", ".join(f"<{name}>" for name in sorted(self._unsupported))
             self.warn(f"{names}: SSML that is not supported was left out, its text is spoken")
@@ -168,6 +169,9 @@ class Reader:
 
     def _tag(self, match: regex.Match) -> str:
         typed = match["typed"].strip()
+        if typed.startswith("/"):
+            self.warn(f"{match.group()}: a tag has no end, it holds for its sentence or paragraph")
+            return " "
         if tag := resolve(typed):
             return self.marks.character(Mark(tag))
         if is_structural(typed):
@@ -193,7 +197,7 @@ class Reader:
         if match["rest"]:
             return None
         if (tag := resolve(name)) is not None:
-            return self.marks.character(Mark(tag))
+            return "" if "/" in match.group() else self.marks.character(Mark(tag))
         return self._tag_with_a_slip(match) if is_almost(name) else None
 
     def _tag_with_a_slip(self, match: regex.Match) -> str:
@@ -221,7 +225,8 @@ class Reader:
             sound = sound_word(mark.tag)
             self.warn(f"{mark.tag.token} needs its sound word, '{sound}' was added")
             comma = "," if match["word"] else ""
-            return self.marks.character(Mark(mark.tag, sound + comma)) + (" " if comma else "")
+            space = " " if match["word"] or len(match.group()) > 1 else ""
+            return self.marks.character(Mark(mark.tag, sound + comma)) + space
 
         pattern = regex.compile(rf"[{characters}]\s*(?=(?P<word>[\p{{L}}\p{{M}}'’]+)|)")
         return text.rewrite(pattern, complete, "control tag")

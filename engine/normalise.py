@@ -39,7 +39,7 @@ def _markdown(pattern: str, replace: Callable[[regex.Match], str | None] | str =
 _ITEM = r"(?:#{1,6}|[-*+•‣◦])[ \t]+"
 _TABLE_RULE = r"[ \t]*:?-{3,}:?[ \t]*"
 MARKDOWN: tuple[Rule, ...] = (
-    _markdown(r"\\r\\n|\\n(?=\s|\\|\p{Lu}|\Z)", "\n"),
+    _markdown(r"\\r\\n|\\n(?=\s|\\|[\p{Lu}\p{Lo}]|\Z)", "\n"),
     _markdown(r"^[ \t]*(?:```|~~~)[^\n`~]*$"),
     _markdown(rf"^[ \t]*\|?(?:{_TABLE_RULE}\|)+(?:{_TABLE_RULE})?$"),
     _markdown(r"^[ \t]*(?:(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,})$"),
@@ -47,7 +47,7 @@ MARKDOWN: tuple[Rule, ...] = (
         r"!?\[(?P<inside>[^\[\]\n]*)\]\((?:[^()\s]|\([^()\s]*\))*(?:\s\"[^\"\n]*\")?\)", _inside
     ),
     # A heading or a list's item ends with a full stop.
-    _markdown(rf"(?<=^[ \t]*{_ITEM}[^\n]*[\p{{L}}\p{{N}}])[ \t]*\n", ".\n"),
+    _markdown(rf"(?<=^[ \t]*(?:{_ITEM}|\d{{1,3}}[.)][ \t]+)[^\n]*[\p{{L}}\p{{N}}])[ \t]*\n", ".\n"),
     _markdown(r"^[ \t]*(?:>[ \t]?)+(?=\s*\S)"),
     _markdown(rf"^[ \t]*{_ITEM}(?:\[[ xX]\][ \t]+)?(?=\S)"),
     _markdown(r"(\*{2,3}|~~|__)(?=[^\s*~])(?P<inside>[^*\n]+?)(?<=[^\s*~])\1", _inside),
@@ -67,7 +67,7 @@ EMOJI: tuple[Rule, ...] = (
 # Function words that are frequent and belong to one of these languages only.
 _FUNCTION_WORDS = {
     "en": "the and of to is that it was for with you this are have not be they from my your",
-    "de": "der das und ist nicht ich sie ein eine mit auf für von den dem wir auch habe hat sind",
+    "de": "der das und ist nicht ich sie ein eine mit auf für von dem wir auch habe sind am um",
     "fr": "le les et est une des dans pour pas qui sur vous nous avec je il elle ne ai ont",
     "es": "el los las es una por para del se lo su como pero más y tengo hay años",
     "it": "gli e è una di che non sono della ho mi ma anche questo ha anni il",
@@ -82,6 +82,9 @@ _SCRIPTS = (
     ("he", r"\p{Hebrew}"), ("fa", "[پچژگ]"), ("ar", r"\p{Arabic}"), ("uk", "[їєґ]"),
     ("ru", r"\p{Cyrillic}"), ("bn", r"\p{Bengali}"), ("te", r"\p{Telugu}"), ("kn", r"\p{Kannada}"),
 )  # fmt: skip
+# Elsewhere a number's words depend on their neighbours, and the model knows better; who names the
+# language gets its numbers all the same.
+_CERTAIN = frozenset("en de fr es it pt nl sv da no tr id vi th ro".split())
 _UNSPACED = frozenset(("ja", "ko", "th"))
 _DECIMAL_POINTS = frozenset("ja ko th he zh".split())
 
@@ -91,10 +94,13 @@ def normalise(text: Traced, language: str = "auto") -> Traced:
 
     Args:
         text: to be changed; private characters stay.
-        language: ISO 639-1 code of the numbers, or "auto". A language that num2words does not know
-            keeps its digits.
+        language: ISO 639-1 code, or "auto". Languages that num2words does not know keep their
+            digits.
     """
-    rules = (*MARKDOWN, *EMOJI, *_rules(guess(text.text) if language == "auto" else language))
+    if language == "auto":
+        language = guess(text.text)
+        language = language if language in _CERTAIN else "und"
+    rules = (*MARKDOWN, *EMOJI, *_rules(language))
     for _ in range(_MAX_ROUNDS):
         before = text.text
         for reason, pattern, replace in rules:
@@ -106,13 +112,11 @@ def normalise(text: Traced, language: str = "auto") -> Traced:
 
 def guess(text: str) -> str:
     """The language that a text is probably in: by script, in Latin letters by function words."""
-    letters = regex.findall(r"\p{L}", text)
-    if 2 * sum(letter.isascii() or letter in "éèêàäöüßñçøå" for letter in letters) < len(letters):
-        for language, script in _SCRIPTS:
-            if regex.search(script, text):
-                return language
-        if not regex.search(r"\p{Latin}", text):
-            return "zh"
+    n_letters = len(regex.findall(r"\p{L}", text))
+    n_latin = len(regex.findall(r"\p{Latin}", text))
+    if n_latin < 0.75 * n_letters:  # names in Latin letters stand in texts of all scripts
+        found = (language for language, script in _SCRIPTS if regex.search(script, text))
+        return next(found, "zh" if regex.search(r"\p{Han}", text) else "und")
     words = regex.findall(r"\p{Latin}+", text[:20000].lower())
     counts = {
         language: sum(word in known for word in words)
@@ -135,12 +139,13 @@ def _rules(language: str) -> tuple[Rule, ...]:
     pattern = regex.compile(
         rf"(?<![\p{{Nd}}{letters}.,:/-])(?:(?<!\S)-)?"
         rf"(?:\p{{Nd}}{{1,3}}(?:{group}\p{{Nd}}{{3}})+|\p{{Nd}}+)(?:{point}\p{{Nd}}+)?"
-        r"(?![\p{Nd}]|[.,:/-]\p{Nd})"
+        r"(?![\p{Nd}]|[.,:/-]\p{Nd}|(?<=(?<!\p{Nd})\p{Nd}{1,2})\.\s+\p{L})"  # "am 3. Mai"
     )
 
     def in_words(match: regex.Match) -> str:
         plain = regex.sub(group, "", match.group())
-        words = number(regex.sub(point, ".", plain), language)
+        is_year = plain == match.group() and regex.fullmatch(r"1[1-9]\d\d", plain)
+        words = number(regex.sub(point, ".", plain), language, is_year=bool(is_year))
         is_glued = match.end() < len(match.string) and match.string[match.end()].isalpha()
         return f"{words} " if is_glued and language not in _UNSPACED else words
 

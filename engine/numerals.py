@@ -17,8 +17,14 @@ def languages() -> frozenset[str]:
     return frozenset(code for code in CONVERTER_CLASSES if len(code) == 2)
 
 
-def number(digits: str, language: str = "en") -> str:
-    """Words of a number in plain notation: "1234", "-3.50", "007"; decimals digit by digit."""
+def number(digits: str, language: str = "en", *, is_year: bool = False) -> str:
+    """Words of a number in plain notation: "1234", "-3.50", "007".
+
+    Args:
+        digits: the number.
+        language: ISO 639-1 code that num2words knows.
+        is_year: whether it may be one; German says those otherwise.
+    """
     from num2words import num2words
 
     sign, digits = ("-", digits[1:]) if digits[:1] == "-" else ("", digits)
@@ -26,6 +32,8 @@ def number(digits: str, language: str = "en") -> str:
     if language != "en":
         if len(whole) > MAX_DIGITS or (len(whole) > 1 and whole[0] == "0"):
             words = " ".join(num2words(int(each), lang=language) for each in whole + decimals)
+        elif is_year and language == "de":
+            words = num2words(int(whole), lang="de", to="year")
         else:
             words = num2words(Decimal(digits) if point else int(whole), lang=language)
         return _plain(words)

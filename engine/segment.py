@@ -26,29 +26,31 @@ class Cut(IntEnum):
     """How good a place for a cut is; the higher the better."""
 
     GRAPHEME = 0
-    WORD = 1
-    CLAUSE = 2
-    SENTENCE = 3
-    PARAGRAPH = 4
+    PART = 1  # of what should stay whole: between the words of a number, at the signs of an address
+    WORD = 2
+    CLAUSE = 3
+    SENTENCE = 4
+    PARAGRAPH = 5
 
 
 # Scripts that write no space between words. Their own spaces part clauses.
 _SPACED_CLAUSES = r"\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 _UNSPACED = rf"\p{{Han}}\p{{Hiragana}}\p{{Katakana}}\p{{Tibetan}}{_SPACED_CLAUSES}"
-_CLOSERS = r"[\p{Pe}\p{Pf}\p{Pi}\"'`*_]*"
+_CLOSERS = r"(?:[\p{Pe}\p{Pf}\"'`*_]|\p{Pi}(?!\w))*"  # some languages close with Pi
 _ENDERS = r"[\p{Sentence_Terminal}…⋯]"
 _SENTENCE_END = regex.compile(
     # Wide full stops end a sentence anywhere, others only before white space or a mark.
-    rf"(?P<wide>[。！？｡︒]+){_CLOSERS}\s*|(?P<stop>{_ENDERS}+)(?P<close>{_CLOSERS})(?:\s+|(?={MARK}))"
+    rf"(?P<wide>[。！？｡︒]+|(?<=[{_UNSPACED}])[.!?]+(?=[{_UNSPACED}])){_CLOSERS}\s*|(?P<stop>{_ENDERS}+)(?P<close>{_CLOSERS})(?:\s+|(?={MARK}))"
 )
 _CLAUSE_END = regex.compile(
-    rf"[，、；：､]{_CLOSERS}\s*"
+    rf"(?:[，、；：､]|(?<=[{_UNSPACED}])[,;:](?=[{_UNSPACED}])){_CLOSERS}\s*"
     rf"|(?:[\p{{Terminal_Punctuation}}--{_ENDERS}]|[—–―]){_CLOSERS}\s+|—(?=\p{{L}})"
     rf"|\u2028|(?<=[{_SPACED_CLAUSES}])\s+|\s+(?=[\p{{Ps}}—–])",
     regex.V1,
 )
 _SPACE = regex.compile(r"\s+")
 _RUN = regex.compile(rf"[{_UNSPACED}]{{2,}}")
+_BALANCING_STEPS = 6  # to within 2 % of the limit
 _LAST_WORD = regex.compile(r"[\p{L}\p{M}\p{N}.º-]*\Z")
 _MERIDIEM = regex.compile(r"\b[AP] M\Z")
 _MODELS = {
@@ -57,6 +59,19 @@ _MODELS = {
     "zh": regex.compile(r"\p{Han}"),
 }
 _GRAPHEME = regex.compile(r"\X")
+_TITLES = frozenset(
+    # More of the sentence always follows.
+    """mr mrs ms mx dr prof st sen rep gov gen col capt lt sgt cmdr rev hon messrs mt ft vs viz cf
+    approx ca e.g i.e hr frau dipl ing bzw z.b d.h u.a abb str tel inkl exkl ggf vgl mm mme mlle
+    mgr av bd sr sra srta dra ud uds sig dott avv г ул т.е т.к т.п тыс млн млрд руб проф акад dhr
+    mevr bijv np ul""".split()
+)
+_PART = regex.compile(r"\s+|[/.?&=_:,-]+")
+_CLOSING = regex.compile(r"[\p{M}\p{Pe}\p{Pf}\p{Terminal_Punctuation}…\"%]")
+_OF_A_WORD = regex.compile(r"[\p{L}\p{M}\p{N}]")
+_GERMAN_MONTH = regex.compile(
+    r"Januar|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember"
+)
 PROTECTED = regex.compile(
     r"(?:https?://|www\.)[^\s<>\"']+"
     r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
@@ -64,16 +79,11 @@ PROTECTED = regex.compile(
     r"|[+-]?\p{N}(?:[\p{N}.,:/'’·٫٬–-]|[\u00A0\u202F ](?=\p{N}{3}(?!\p{N})))*\p{N}"
     r"(?:\s?[%‰°]\p{L}?)?"
     r"|(?<!\p{L})(?:\p{L}\.\s?){2,}"
+    rf"|(?<![\p{{L}}.])(?:{'|'.join(map(regex.escape, sorted(_TITLES)))})\.\s+\S",
+    regex.I,
 )
-"""Numbers, addresses and dotted abbreviations: nothing is cut inside them."""
+"""Numbers, addresses, dotted abbreviations, titles with their names: nothing is cut inside."""
 
-_TITLES = frozenset(
-    # More of the sentence always follows.
-    """mr mrs ms mx dr prof st sen rep gov gen col capt lt sgt cmdr rev hon messrs mt ft vs viz cf
-    approx ca e.g i.e hr frau dipl ing bzw z.b d.h u.a abb str tel inkl exkl ggf vgl mm mme mlle mgr
-    av bd sra srta dra ud uds sig dott avv г ул т.е т.к т.п тыс млн млрд руб проф акад dhr mevr bijv
-    np ul""".split()
-)
 _NUMBERED = frozenset(
     # Only before a figure.
     """no nos nr fig figs vol vols p pp ch chap sec art eq ed jan feb mar apr jun jul aug sep sept
@@ -81,7 +91,7 @@ _NUMBERED = frozenset(
 )
 _MAY_END = frozenset(
     # More follows unless a capital letter does.
-    "etc al inc ltd co corp jr sr bros u.s u.k u.n a.m p.m b.c a.d ph.d т.д usw s.o".split()
+    "etc al inc ltd co corp jr bros u.s u.k u.n a.m p.m b.c a.d ph.d т.д usw s.o".split()
 )
 
 
@@ -147,19 +157,34 @@ class _Cutter:
         return self._clock[end] - self._clock[start] <= self._limit_s
 
     def _may_cut(self, place: int, level: Cut) -> bool:
-        """Never inside a grapheme; inside a number or an address only when nothing else is left."""
-        is_whole = level == Cut.GRAPHEME or place not in self._guarded
-        return is_whole and place in self._graphemes
+        """Never inside a grapheme, nor before what closes a word; in a number only at the last."""
+        if place not in self._graphemes or (level > Cut.PART and place in self._guarded):
+            return False
+        return not (_CLOSING.match(self._text, place) and _OF_A_WORD.match(self._text, place - 1))
 
     def _packed(self, places: list[int]) -> list[tuple[int, int]]:
-        """Neighbours joined as long as they fit."""
-        packed: list[tuple[int, int]] = []
-        for start, end in pairwise(places):
-            if packed and self._fits(packed[-1][0], end):
-                packed[-1] = (packed[-1][0], end)
+        """Neighbours joined as long as they fit, all about equally long."""
+        fewest = self._joined(places, self._limit_s)
+        total_s = self._clock[places[-1]] - self._clock[places[0]]
+        low, high = total_s / len(fewest), self._limit_s
+        for _ in range(_BALANCING_STEPS):
+            middle = (low + high) / 2
+            packed = self._joined(places, middle)
+            if len(packed) > len(fewest):
+                low = middle
             else:
-                packed.append((start, end))
-        return packed
+                fewest, high = packed, middle
+        return fewest
+
+    def _joined(self, places: list[int], limit_s: float) -> list[tuple[int, int]]:
+        """Neighbours joined as long as they stay within ``limit_s``."""
+        joined: list[tuple[int, int]] = []
+        for start, end in pairwise(places):
+            if joined and self._clock[end] - self._clock[joined[-1][0]] <= limit_s:
+                joined[-1] = (joined[-1][0], end)
+            else:
+                joined.append((start, end))
+        return joined
 
 
 def sentence_starts(text: str) -> list[int]:
@@ -188,7 +213,8 @@ def _ends_sentence(text: str, match: regex.Match) -> bool:
     if word in _NUMBERED:
         return not after.isdigit()
     if word.isdigit():
-        return len(word) > 2 or match.start() > len(word)  # "1. Buy milk" is an item of a list
+        is_item = len(word) < 3 and match.start() == len(word)  # "1. Buy milk"
+        return not is_item and not _GERMAN_MONTH.match(text, match.end())
     is_initial = len(word) == 1 and word not in "ai" and after.isupper()
     if is_initial and _MERIDIEM.search(before, max(0, len(before) - 4)):
         return True
@@ -231,6 +257,10 @@ def _parser(language: str) -> budoux.Parser:
     return load[language]()
 
 
+def _part_places(text: str, start: int, end: int) -> list[int]:
+    return [m.end() for m in _PART.finditer(text, start, end) if start < m.end() < end]
+
+
 def _grapheme_places(text: str, start: int, end: int) -> list[int]:
     return [match.end() for match in _GRAPHEME.finditer(text, start, end) if match.end() < end]
 
@@ -239,5 +269,6 @@ _PLACES = {
     Cut.SENTENCE: _sentence_places,
     Cut.CLAUSE: _clause_places,
     Cut.WORD: _word_places,
+    Cut.PART: _part_places,
     Cut.GRAPHEME: _grapheme_places,
 }

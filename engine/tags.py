@@ -8,7 +8,7 @@ and PROMPTING.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 import regex
 
@@ -132,12 +132,13 @@ def resolve(typed: str) -> Tag | None:
 
 def nearest(typed: str) -> Tag:
     """The known tag that is spelled most like ``typed``."""
-    name = _tidy(typed)
-    if match := get_close_matches(name, TAGS, n=1, cutoff=0.75):
-        return TAGS[match[0]]
-    short = name.rpartition(":")[2]
-    match = get_close_matches(short, _BY_SHORT_NAME, n=1, cutoff=0.0)
-    return _BY_SHORT_NAME[match[0]] if match else TAGS["prosody:pause"]
+    category, _, short = _tidy(typed).rpartition(":")
+    known = {
+        name.partition(":")[2]: tag
+        for name, tag in TAGS.items()
+        if category not in CATEGORIES or name.startswith(f"{category}:")
+    }
+    return known[max(known, key=lambda name: SequenceMatcher(None, short, name).ratio())]
 
 
 def is_almost(typed: str) -> bool:

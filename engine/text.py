@@ -14,7 +14,7 @@ from dataclasses import replace
 import regex
 
 from .duration import character_s, estimate_s
-from .markup import MARK, STRAY_BAR, Mark, Reader
+from .markup import BROKEN_TAG, MARK, STRAY_BAR, Mark, Reader
 from .normalise import normalise
 from .script import LONGEST_GAP_S, UTTERANCE_LIMIT_S, Part, Reading, Script, Utterance
 from .segment import Cut, cut, sentence_starts
@@ -100,7 +100,7 @@ class _Planner:
         text = self._reader.read(text)
         if self._reading.normalise:
             text = normalise(text, self._reading.language)
-        text = text.rewrite(STRAY_BAR, "", "markup: bar of a broken tag")
+        text = text.rewrite(STRAY_BAR, "", BROKEN_TAG)
         text = text.rewrite(_REPEATED, lambda m: m[1] * 3, "repeated sign")
         text = text.rewrite(_SPACES, _folded, "")
         if delivery := self._characters(lambda mark: mark.tag and mark.tag.is_delivery):
