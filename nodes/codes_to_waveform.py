@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import comfy.model_management as management
 import torch
 from comfy.utils import ProgressBar
@@ -36,13 +34,14 @@ class CodesToWaveform(io.ComfyNode):
 
     @classmethod
     def execute(cls, model: EnginePatcher, codes: Codes) -> io.NodeOutput:
-        """Decode, one utterance at a time so that cancel is heard in between."""
+        """Decode chunk by chunk, so that cancel is heard in between."""
         model.make_resident()
-        bar = ProgressBar(len(codes.utterances))
-        waveforms = [torch.empty(0)]
-        for utterance in codes.utterances:
-            management.throw_exception_if_processing_interrupted()
-            with recognised_out_of_memory():
-                waveforms.append(model.engine.decode(replace(codes, utterances=(utterance,))))
-            bar.update(1)
-        return io.NodeOutput(to_audio(torch.cat(waveforms), model.engine.sample_rate))
+        sample_rate = model.engine.sample_rate
+        bar = ProgressBar(max(1, round(codes.seconds * sample_rate)))  # gaps take no time
+        chunks = [torch.empty(0)]
+        with recognised_out_of_memory():
+            for chunk in model.engine.decode_chunks(codes):
+                management.throw_exception_if_processing_interrupted()
+                chunks.append(chunk)
+                bar.update(len(chunk))
+        return io.NodeOutput(to_audio(torch.cat(chunks), sample_rate))
