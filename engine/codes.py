@@ -80,7 +80,18 @@ class Codes:
     @property
     def text(self) -> str:
         """The texts of all utterances, one a line."""
-        return "\n".join(utterance.text for utterance in self.utterances)
+        return "\n".join(utterance.text for utterance in self.utterances if utterance.text)
+
+    def index_of(self, number: int) -> int:
+        """Index of the utterance that people call ``number``: from 1, silence not counted.
+
+        Raises:
+            ValueError: there is none.
+        """
+        spoken = [index for index, each in enumerate(self.utterances) if each.text]
+        if not 1 <= number <= len(spoken):
+            raise ValueError(f"codes: there is no utterance {number}, they are 1 … {len(spoken)}")
+        return spoken[number - 1]
 
     @property
     def stop_reason(self) -> str:

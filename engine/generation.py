@@ -143,8 +143,8 @@ class Generation:
                 rest = _UntilOver(steps)
                 for waveform in self._engine.decode_stream(rest):
                     yield Chunk(joiner.push(waveform), utterance, attempt)
-                if rest.is_over:
-                    yield Chunk(joiner.end(utterance == last), utterance, attempt)
+                if rest.is_over and len(waveform := joiner.end(utterance == last)):
+                    yield Chunk(waveform, utterance, attempt)
         except Superseded:
             logger.info("LiveVoice: generation cancelled, the engine was unloaded")
         finally:

@@ -15,9 +15,12 @@ from .load_model import LoadModel
 from .load_voice import LoadVoice
 from .preview import register_route
 from .preview_voice import PreviewVoice
+from .report import Report
+from .reroll import Reroll
 from .save_codes import SaveCodes
 from .save_voice import SaveVoice
 from .streaming_preview import StreamingPreview
+from .text_options import TextOptions
 from .text_to_codes import TextToCodes
 from .voice import Voice
 
@@ -40,6 +43,9 @@ class LiveVoiceExtension(ComfyExtension):
             StreamingPreview,
             SaveCodes,
             LoadCodes,
+            TextOptions,
+            Report,
+            Reroll,
             Voice,
             LoadVoice,
             SaveVoice,

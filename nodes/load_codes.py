@@ -7,8 +7,7 @@ from pathlib import Path
 import folder_paths
 from comfy_api.latest import io
 
-from ..engine import Codes
-from .speech import report
+from ..engine import Codes, report
 from .wires import CODES
 
 
@@ -61,7 +60,7 @@ class LoadCodes(io.ComfyNode):
     def execute(cls, file: str) -> io.NodeOutput:
         """Read it."""
         codes = Codes.load(_find(file))
-        return io.NodeOutput(codes, report(codes))
+        return io.NodeOutput(codes, report(codes).text())
 
 
 def _find(name: str) -> Path:

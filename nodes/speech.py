@@ -1,7 +1,7 @@
-"""What the speaking nodes share: their inputs, the run of one generation, and its report.
+"""What the speaking nodes share: their inputs, and the run of one generation.
 
-Owns how a generation meets ComfyUI: progress bar, cancel button, partial results. The loop itself
-is the engine's.
+Owns how a generation meets ComfyUI: cancel button, partial results. The loop itself is the
+engine's.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import comfy.model_management as management
-from comfy.utils import ProgressBar
 from comfy_api.latest import io
 
-from ..engine import Chunk, Codes, SamplingParams, split
+from ..engine import Chunk, Codes, Generation, SamplingParams, plan
+from .progress import progress
 from .residency import EnginePatcher, recognised_out_of_memory
-from .wires import MODEL, VOICE
+from .wires import MODEL, READING, VOICE
 
 _DEFAULTS = SamplingParams()
 _TEXT = "Good morning! This is LiveVoice, speaking from a workflow."
@@ -36,7 +36,8 @@ def text_inputs() -> list[Any]:
             dynamic_prompts=False,
             default=_TEXT,
             tooltip="What to say, of any length. An empty line starts a new paragraph. Long text "
-            "is spoken in pieces of about 15 seconds, cut between sentences.",
+            "is spoken in pieces of up to 15 seconds, cut between sentences. [pause:1.5] makes a "
+            "pause, <|emotion:anger|> and the like change the delivery.",
         ),
         *sampling_inputs(),
         io.Float.Input(
@@ -109,9 +110,19 @@ def text_problem(text: str | None) -> str | bool:
     None is a text that comes over a wire, which is judged when it is there.
     """
     try:
-        return text is None or bool(split(text))
+        return text is None or bool(plan(text))
     except ValueError as error:
         return str(error)
+
+
+def reading_input() -> Any:
+    """The wire that says how the text is read."""
+    return READING.Input(
+        "reading",
+        optional=True,
+        tooltip="How the text is read, cut and joined, from LiveVoice Text Options; without, the "
+        "defaults there.",
+    )
 
 
 def speak(
@@ -125,7 +136,7 @@ def speak(
     on_frame: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Codes:
-    """Run one generation under ComfyUI's eyes.
+    """Speak a text under ComfyUI's eyes.
 
     Args:
         model: whose engine speaks.
@@ -134,21 +145,35 @@ def speak(
         max_seconds: cap on each utterance; 0 derives it from the text.
         keep_partial: on cancel, return what was made instead of raising.
         listen: gets each chunk of sound as it is made; without it the codec does not run.
-        on_frame: called once a frame with (frames so far, frames expected at most).
-        **options: of the engine's ``stream``: voice, retries.
+        on_frame: called once a frame with (frames so far, frames expected in all).
+        **options: of the engine's ``stream``: voice, retries, reading.
 
     Raises:
         InterruptProcessingException: cancelled; it is no Exception in newer ComfyUI.
         ValueError: nothing to speak, or parameters out of range.
         RuntimeError: the engine was unloaded while it spoke.
     """
-    generation = model.engine.stream(
-        text,
-        sampling,
-        max_seconds=max_seconds or None,
-        on_frame=_progress(on_frame),
-        **options,
+    return run(
+        model,
+        lambda each_frame: model.engine.stream(
+            text, sampling, max_seconds=max_seconds or None, on_frame=each_frame, **options
+        ),
+        keep_partial=keep_partial,
+        listen=listen,
+        on_frame=on_frame,
     )
+
+
+def run(
+    model: EnginePatcher,
+    begin: Callable[[Callable[[int, int], None]], Generation],
+    *,
+    keep_partial: bool = False,
+    listen: Callable[[Chunk], None] | None = None,
+    on_frame: Callable[[int, int], None] | None = None,
+) -> Codes:
+    """Run the generation that ``begin`` makes of an ``on_frame``; the rest as :func:`speak`."""
+    generation = begin(progress(on_frame))
     model.make_resident()
     try:
         with recognised_out_of_memory():
@@ -164,27 +189,3 @@ def speak(
     if codes.stop_reason == "cancelled" and not (keep_partial and codes.seconds):
         raise RuntimeError("LiveVoice: the model was unloaded while it spoke; run it again")
     return codes
-
-
-def report(codes: Codes) -> str:
-    """What was spoken, one line an utterance: seconds, frames, why it ended, which attempt."""
-    lines = [
-        f"{number}: {len(each.frames) / codes.frame_rate_hz:.2f} s, {len(each.frames)} frames, "
-        f"{each.stop_reason}, attempt {each.attempt + 1}: {each.text}"
-        for number, each in enumerate(codes.utterances, start=1)
-    ]
-    total = f"{codes.seconds:.2f} s, {len(codes.frames)} frames, {codes.stop_reason}"
-    return "\n".join([total, *lines])
-
-
-def _progress(also: Callable[[int, int], None] | None) -> Callable[[int, int], None]:
-    """Called once a frame: moves the node's bar, raises when cancel was pressed."""
-    bar = ProgressBar(1)
-
-    def on_frame(done_frames: int, cap_frames: int) -> None:
-        management.throw_exception_if_processing_interrupted()
-        bar.update_absolute(done_frames, cap_frames)
-        if also:
-            also(done_frames, cap_frames)
-
-    return on_frame

@@ -10,11 +10,11 @@ import folder_paths
 from comfy_api.latest import io
 from torch import Tensor
 
-from ..engine import Chunk, SamplingParams, Voice, join, split
+from ..engine import Chunk, Reading, SamplingParams, Script, Voice, join, plan
 from .audio import to_audio, to_wav
 from .preview import Preview
 from .residency import EnginePatcher
-from .speech import keep_partial_input, speak, text_inputs, text_problem
+from .speech import keep_partial_input, reading_input, speak, text_inputs, text_problem
 
 
 class StreamingPreview(io.ComfyNode):
@@ -30,7 +30,7 @@ class StreamingPreview(io.ComfyNode):
             description="Speaks a text and plays it on the node while it is being spoken. Gives "
             "the same sound as Text to Codes and Codes to Waveform with the same settings and no "
             "retries.",
-            inputs=[*text_inputs(), keep_partial_input()],
+            inputs=[*text_inputs(), keep_partial_input(), reading_input()],
             outputs=[io.Audio.Output(display_name="audio", tooltip="24 kHz, mono.")],
             hidden=[io.Hidden.unique_id, io.Hidden.extra_pnginfo],
             is_output_node=True,
@@ -49,6 +49,7 @@ class StreamingPreview(io.ComfyNode):
         max_seconds: float,
         keep_partial: bool,
         voice: Voice | None = None,
+        reading: Reading | None = None,
         **sampling: float,
     ) -> io.NodeOutput:
         """Speak and be heard. No retries: what has been heard can't be taken back."""
@@ -58,7 +59,7 @@ class StreamingPreview(io.ComfyNode):
             chunks.append(chunk)
             preview.send(chunk.waveform)
 
-        with cls._preview(model, text) as preview:
+        with cls._preview(model, plan(text, reading)) as preview:
             codes = speak(
                 model,
                 text,
@@ -66,6 +67,7 @@ class StreamingPreview(io.ComfyNode):
                 max_seconds=max_seconds,
                 keep_partial=keep_partial,
                 voice=voice,
+                reading=reading,
                 listen=listen,
                 on_frame=preview.on_frame,
             )
@@ -80,14 +82,14 @@ class StreamingPreview(io.ComfyNode):
         return io.NodeOutput(audio, ui=_result(waveform, preview, model.engine.sample_rate))
 
     @classmethod
-    def _preview(cls, model: EnginePatcher, text: str) -> Preview:
+    def _preview(cls, model: EnginePatcher, script: Script) -> Preview:
         workflow = (cls.hidden.extra_pnginfo or {}).get("workflow") or {}
         return Preview(
             cls.hidden.unique_id,
             workflow_id=str(workflow.get("id", "")),
             sample_rate=model.engine.sample_rate,
             frame_rate_hz=model.engine.checkpoint.codec_config.frame_rate_hz,
-            expected_s=sum(utterance.estimate_s for utterance in split(text)),
+            expected_s=sum(each.estimate_s + each.gap_s for each in script.utterances),
         )
 
 

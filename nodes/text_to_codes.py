@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from comfy_api.latest import io
 
-from ..engine import SamplingParams, Voice
+from ..engine import Reading, SamplingParams, Voice, report
 from .residency import EnginePatcher
-from .speech import keep_partial_input, report, speak, text_inputs, text_problem
+from .speech import keep_partial_input, reading_input, speak, text_inputs, text_problem
 from .wires import CODES
 
 
@@ -33,12 +33,18 @@ class TextToCodes(io.ComfyNode):
                     "again, 0 to 5. Each try has its own sub-seed and is reported.",
                 ),
                 keep_partial_input(),
+                reading_input(),
             ],
             outputs=[
                 CODES.Output(display_name="codes", tooltip="The speech, not yet sound."),
                 io.String.Output(
                     display_name="report",
-                    tooltip="Seconds, frames, why it ended and which attempt, for each piece.",
+                    tooltip="Times, frames, why it ended, which attempt and whether its length is "
+                    "plausible, for each piece; warnings; what was not spoken.",
+                ),
+                io.String.Output(
+                    display_name="spoken_text",
+                    tooltip="The text as it is spoken, numbers in words, one piece a line.",
                 ),
             ],
         )
@@ -57,6 +63,7 @@ class TextToCodes(io.ComfyNode):
         retries: int,
         keep_partial: bool,
         voice: Voice | None = None,
+        reading: Reading | None = None,
         **sampling: float,
     ) -> io.NodeOutput:
         """Speak; ``sampling`` holds the inputs that are fields of SamplingParams."""
@@ -68,5 +75,6 @@ class TextToCodes(io.ComfyNode):
             retries=retries,
             keep_partial=keep_partial,
             voice=voice,
+            reading=reading,
         )
-        return io.NodeOutput(codes, report(codes))
+        return io.NodeOutput(codes, report(codes).text(), codes.text)

@@ -12,3 +12,6 @@ CODES = io.Custom("LIVEVOICE_CODES")
 
 VOICE = io.Custom("LIVEVOICE_VOICE")
 """A :class:`..engine.Voice`."""
+
+READING = io.Custom("LIVEVOICE_READING")
+"""A :class:`..engine.Reading`."""

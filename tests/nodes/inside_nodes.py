@@ -15,6 +15,7 @@ import folder_paths
 import pytest
 import torch
 from livevoice.engine import HOW_TO_GET, CheckpointError, Codes, SamplingParams
+from livevoice.engine import report as report_of
 from livevoice.nodes import LiveVoiceExtension, checkpoints, load_codes, speech
 from livevoice.nodes.audio import from_audio, to_audio
 from livevoice.nodes.codes_to_waveform import CodesToWaveform
@@ -108,7 +109,7 @@ def test_help_pages_describe_every_input():
 
 def test_defaults_are_the_engines():
     inputs = TextToCodes.GET_SCHEMA().inputs
-    defaults = {put.id: put.default for put in inputs if put.id not in ("model", "voice")}
+    defaults = {put.id: put.default for put in inputs if put.id not in ("model", "voice", "reading")}
     engine = vars(SamplingParams())
     assert {name: defaults[name] for name in engine} == engine
     seed = next(put for put in TextToCodes.GET_SCHEMA().inputs if put.id == "seed")
@@ -217,16 +218,18 @@ def test_empty_text_over_a_wire_is_refused_before_loading(model):
 
 
 def test_codes_come_with_a_report(model):
-    codes, report = codes_of(model)
+    codes, report, spoken = codes_of(model, text="Good morning to 2 of you. 😀")
     assert codes.seconds == 0.6
+    assert spoken == "Good morning to two of you."
     assert report.splitlines() == [
-        "0.60 s, 15 frames, cap",
-        "1: 0.60 s, 15 frames, cap, attempt 1: Good morning to you all.",
+        "0.60 s, 1 utterances, cap; listen to 1",
+        "1: 0.00 - 0.60 s, 15 frames, cap, attempt 1, as expected: Good morning to two of you.",
+        "not spoken: emoji (1)",
     ]
 
 
 def test_retries_are_reported(model):
-    codes, report = codes_of(model, retries=1)
+    codes, report, _ = codes_of(model, retries=1)
     assert codes.utterances[0].attempt == 1
     assert "attempt 2" in report
 
@@ -242,7 +245,7 @@ def test_cancel_ends_within_a_frame_and_leaves_the_weights(model, interrupt_at):
 def test_cancel_keeps_what_was_spoken_when_asked(model, interrupt_at):
     whole = codes_of(model)[0]
     interrupt_at(8)
-    partial, report = codes_of(model, keep_partial=True)
+    partial, report, _ = codes_of(model, keep_partial=True)
     n_frames = len(partial.frames)
     assert 0 < n_frames <= 9  # pressed during frame 9, heard when it is done
     assert torch.equal(partial.frames, whole.frames[:n_frames])
@@ -288,7 +291,7 @@ def test_codes_survive_saving(model, folders):
         codes.sampling,
         codes.stop_reason,
     )
-    assert report == speech.report(codes)
+    assert report == report_of(codes).text()
 
 
 def test_codes_are_loaded_from_input_too(model, folders):
