@@ -1,4 +1,4 @@
-"""Command line: ``python -m livevoice say | check | bench``.
+"""Command line: ``python -m livevoice say | voice | check | bench``.
 
 The one place that prints. A mistake of the caller is one line on stderr and exit code 2.
 """
@@ -12,6 +12,7 @@ import wave
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,10 +44,11 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m livevoice", description="Text to speech, Higgs Audio v3.")
-    commands = parser.add_subparsers(required=True, metavar="say | check | bench")
+    commands = parser.add_subparsers(required=True, metavar="say | voice | check | bench")
     say = commands.add_parser("say", help="speak a text into a sound file")
     say.add_argument("text", help="what to say; - reads standard input")
     say.add_argument("out", type=Path, help="sound file to write (.wav, 24 kHz, 16 bit)")
+    say.add_argument("--voice", help="voice file, or one of the starter's: hibari, rms, slt")
     say.add_argument("--seed", type=int, default=0, help="same seed, same speech (default 0)")
     say.add_argument("--temperature", type=float, help="0 … 10; 0 takes the likeliest code")
     say.add_argument("--top-k", type=int, help="keep the k likeliest codes; 0 keeps all")
@@ -55,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_model_arguments(say)
     say.set_defaults(run=_say)
 
+    _add_voice(commands)
     checks = commands.add_parser("check", help="list what is wrong with a checkpoint")
     checks.add_argument("model", nargs="?", default=STARTER, help="folder or name")
     checks.set_defaults(run=_check)
@@ -68,6 +71,16 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1")
     parser.add_argument("--precision", default="auto", help="auto, fp32, bf16, fp8")
+
+
+def _add_voice(commands: argparse._SubParsersAction) -> None:
+    voice = commands.add_parser("voice", help="make a voice file of a recording")
+    voice.add_argument("recording", type=Path, help="one person speaking, 1 to 100 s (.wav, PCM)")
+    voice.add_argument("out", type=Path, help="file to write; its stem is the voice's name")
+    voice.add_argument("--transcript", default="", help="what the recording says, word for word")
+    voice.add_argument("--licence", default="", help="note on what the voice may be used for")
+    _add_model_arguments(voice)
+    voice.set_defaults(run=_clone)
 
 
 def _add_bench(commands: argparse._SubParsersAction) -> None:
@@ -96,8 +109,11 @@ def _say(options: argparse.Namespace) -> int:
     start = time.monotonic()
     engine = Engine(options.model, options.device, options.precision)
     sampling = _sampling(options, engine.checkpoint.generation_defaults)
+    voice = _voice(options.voice)
     with _Bar("frames") as bar:
-        generation = engine.stream(text, sampling, retries=options.retries, on_frame=bar.show)
+        generation = engine.stream(
+            text, sampling, voice=voice, retries=options.retries, on_frame=bar.show
+        )
         with _Bar("B", unit_scale=True) as loading:
             engine.load(loading.show)
         loaded = time.monotonic()
@@ -126,6 +142,47 @@ def _sampling(options: argparse.Namespace, defaults: dict) -> object:
     chosen = {name: defaults[name] for name in given if name in defaults}
     chosen |= {name: value for name, value in given.items() if value is not None}
     return SamplingParams(**chosen, seed=options.seed)
+
+
+def _voice(name: str | None) -> object:
+    """The voice of that file or of that name among the starter's; None for None."""
+    from .voice_file import load_voice, starter_voices
+
+    return load_voice(starter_voices().get(name, Path(name))) if name else None
+
+
+def _clone(options: argparse.Namespace) -> int:
+    from .engine import Engine
+    from .voice_file import save_voice
+
+    waveform, sample_rate = _read_wav(options.recording)
+    engine = Engine(options.model, options.device)
+    voice = engine.voice(
+        waveform, sample_rate, options.transcript, name=options.out.stem, licence=options.licence
+    )
+    save_voice(voice, options.out)
+    seconds = voice.seconds(engine.checkpoint.codec_config.frame_rate_hz)
+    print(f"{options.out}: {seconds:.2f} s of reference")
+    for notice in voice.notices:
+        print(f"livevoice: {notice}", file=sys.stderr)
+    return 0
+
+
+def _read_wav(path: Path) -> tuple[Tensor, int]:
+    """Read integer PCM as float32 ``[channels, samples]``, and its sample rate."""
+    try:
+        with wave.open(str(path)) as file:
+            n_channels, width, sample_rate, n_frames = file.getparams()[:4]
+            data = np.frombuffer(file.readframes(n_frames), np.uint8)
+    except (wave.Error, EOFError) as error:
+        raise ValueError(f"can't read {path.name} as PCM .wav: {error}") from error
+    if width == 1:
+        samples = data.astype(np.float32) / 128 - 1
+    else:  # the sample's bytes on top of a 32-bit integer
+        wide = np.zeros((data.size // width, 4), np.uint8)
+        wide[:, 4 - width :] = data.reshape(-1, width)
+        samples = wide.view("<i4")[:, 0].astype(np.float32) / 2**31
+    return torch.from_numpy(samples.reshape(-1, n_channels).T.copy()), sample_rate
 
 
 def _need_writable(path: Path) -> None:

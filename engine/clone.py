@@ -121,7 +121,18 @@ def _encoder(checkpoint: Checkpoint, device: torch.device) -> Iterator[CodecEnco
         if encoder is not None:
             encoder.unload()
         if device.type == "cuda":
-            torch.cuda.empty_cache()
+            _give_back()
+
+
+def _give_back() -> None:
+    """Return torch's cached memory to the driver, its matrix library's workspaces too.
+
+    Those lie in the middle of the cached blocks and would keep them; they come back by themselves.
+    """
+    clear_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear_workspaces is not None:
+        clear_workspaces()
+    torch.cuda.empty_cache()
 
 
 def _fingerprint(waveform: Tensor, sample_rate: int, codec_id: str) -> str:

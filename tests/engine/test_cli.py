@@ -5,6 +5,8 @@ import wave
 from pathlib import Path
 
 import pytest
+from cloning import speechlike
+from livevoice.engine import load_voice
 from livevoice.engine.cli import main
 
 
@@ -91,3 +93,32 @@ def test_module_runs_from_any_folder_and_a_poor_console(tmp_path: Path):
     assert done.returncode == 2
     assert done.stderr.startswith(b"livevoice: text: nothing to speak")
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+def test_voice_makes_a_file_that_say_speaks_with(tmp_path: Path, capsys, width: int):
+    pcm = (speechlike(2).numpy() * 0.9 * 2 ** (8 * width - 1)).astype("<i4")
+    if width == 1:
+        pcm += 128
+    data = pcm.view("u1").reshape(-1, 4)[:, :width]
+    with wave.open(str(tmp_path / "in.wav"), "wb") as file:
+        file.setparams((2, width, 24000, 0, "NONE", ""))
+        file.writeframes(data.repeat(2, axis=0).reshape(-1, 2, width).tobytes())
+    made, out = tmp_path / "Anna.safetensors", tmp_path / "out.wav"
+    arguments = ["voice", str(tmp_path / "in.wav"), str(made), "--transcript", "Hello, you there!"]
+    assert main(arguments) == 0
+    assert "its own three voices" in capsys.readouterr().err
+    voice = load_voice(made)
+    assert (voice.name, voice.transcript) == ("Anna", "Hello, you there!")
+    if width > 1:
+        assert main(["say", "Hi.", str(out), "--voice", str(made), "--retries", "0"]) == 0
+
+
+def test_say_knows_the_voices_of_the_starter(tmp_path: Path, capsys):
+    lengths = set()
+    for voice in ([], ["--voice", "rms"], ["--voice", "slt"]):
+        assert main(["say", "Good morning to you.", str(tmp_path / "x.wav"), *voice]) == 0
+        lengths.add((tmp_path / "x.wav").read_bytes())
+    assert len(lengths) == 3
+    assert main(["say", "Hi.", str(tmp_path / "x.wav"), "--voice", "nobody"]) == 2
+    assert "voice: no file nobody" in capsys.readouterr().err

@@ -225,3 +225,21 @@ def test_the_starter_tells_whom_it_can_speak_like(starter_engine: Engine):
     assert any("its own three voices" in notice for notice in voice.notices)
     codes = starter_engine.codes("Hi.", SamplingParams(0.65, 30, 1.0, 1), voice=voice)
     assert codes.seconds < 10  # never a runaway
+
+
+@pytest.mark.cuda
+def test_cuda_gives_the_codes_of_the_cpu_and_keeps_nothing():
+    starter = Engine("starter", "cuda")
+    wave = speechlike(8)
+    wanted = Engine("starter", "cpu").voice(wave, 24000)
+    assert torch.equal(starter.voice(wave, 24000).codes, wanted.codes)  # warm from here on
+    torch.cuda.synchronize()
+    free, reserved = torch.cuda.mem_get_info()[0], torch.cuda.memory_reserved()
+    for seed in range(3):
+        asked = []
+        starter.voice(speechlike(8, seed=60 + seed), 24000, make_room=asked.append)
+        assert asked[0] > starter.cloning.need_bytes(0.0)
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_reserved() <= reserved
+    assert free - torch.cuda.mem_get_info()[0] <= 4 << 20
+    assert not starter.is_loaded

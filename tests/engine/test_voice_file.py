@@ -206,6 +206,28 @@ def test_voices_of_the_starter(starter_engine: Engine):
         assert voice.codec_id == starter_engine.checkpoint.codec_id
 
 
+def pitch_hz(waveform: torch.Tensor, rate: int) -> float:
+    """Median pitch: the best lag of the autocorrelation of each loud stretch of 40 ms."""
+    pieces = waveform[: len(waveform) // 960 * 960].view(-1, 960)
+    loud = pieces[pieces.square().mean(1) > 0.3 * pieces.square().mean()]
+    spectrum = torch.fft.rfft(loud - loud.mean(1, keepdim=True), n=1920)
+    correlation = torch.fft.irfft(spectrum.abs().square())[:, : rate // 60]
+    correlation[:, : rate // 300] = 0
+    return rate / correlation.argmax(1).float().median().item()
+
+
+def test_voices_are_heard(starter_engine: Engine):
+    """Their teachers speak at 195, 102 and 173 Hz."""
+    pitch = {}
+    for name, file in starter_voices().items():
+        speech = starter_engine.generate(
+            "We all went to the harbor in the morning.", SAMPLING, voice=load_voice(file)
+        )
+        pitch[name] = pitch_hz(speech.waveform, speech.sample_rate)
+    assert 80 < pitch["rms"] < 130 < 145 < pitch["slt"] < 215
+    assert 165 < pitch["hibari"] < 230
+
+
 def test_a_none_b_a_gives_the_first_result_again(starter_engine: Engine):
     hibari, rms = (load_voice(starter_voices()[name]) for name in ("hibari", "rms"))
 
