@@ -1,7 +1,8 @@
 // The playback cushion: how much sound has to lie ready before playing starts or goes on.
 //
 // Playing while speech is made is a race. This file decides when to enter it, from three
-// measurements: how fast speech is made, how unevenly it arrives, and how often it ran out already.
+// measurements: how fast speech is made, how unevenly it arrives (network, or a page that is busy
+// drawing), and how often it ran out already.
 // Pure arithmetic on seconds: knows nothing of audio, pages or clocks.
 //
 // What follows from it: a machine that speaks much faster than real time is heard at its first
@@ -17,7 +18,10 @@ const LAST_HORIZON_S = 32;
 const LONGEST_CHUNK_S = 1;
 
 /** Measured speeds are trusted up to this share: they are averages, and the next chunk is one. */
-const TRUST = 0.9;
+const TRUST = 0.95;
+
+/** Speech may last this much longer than its estimate, as a factor. */
+const SURPLUS = 1.25;
 
 /** What an even network and a busy page may cost, in seconds. */
 const BASE_MARGIN_S = 0.06;
@@ -37,6 +41,7 @@ export class Cushion {
         this._madeSpeed = Infinity;
         this._quickestS = Infinity;
         this._unevenS = 0;
+        this._pageLateS = 0;
         this._arrivals = []; // {nowS, soundS: all sound up to then}
     }
 
@@ -55,6 +60,14 @@ export class Cushion {
         this._unevenS = Math.max(this._unevenS, nowS - sentS - this._quickestS);
         this._arrivals.push({ nowS, soundS: this._soundS });
         while (this._arrivals[0].nowS < nowS - ARRIVAL_WINDOW_S) this._arrivals.shift();
+    }
+
+    /**
+     * Take note of how late the page itself is, before there is anything else to go by.
+     * @param {number} lateS by how much a timer was late, at worst, in the last moments.
+     */
+    pageIsLate(lateS) {
+        this._pageLateS = lateS;
     }
 
     /** Sound ran out before the end: be more patient from now on. */
@@ -80,7 +93,8 @@ export class Cushion {
         const speed = Math.max(0.02, this.speed * TRUST);
         const horizonS = Math.min(LAST_HORIZON_S, FIRST_HORIZON_S * 2 ** this.pauses);
         // An estimate that was passed says nothing about what is left.
-        const leftS = this.expectedS > this._soundS ? this.expectedS - this._soundS : Infinity;
+        const mostS = this.expectedS * SURPLUS;
+        const leftS = mostS > this._soundS ? mostS - this._soundS : Infinity;
         let [chunkS, comingS, neededS] = [this._chunkS, 0, 0];
         // Each further chunk must be complete before all that lies ready then has been played.
         while (comingS < leftS && neededS + comingS < horizonS) {
@@ -88,7 +102,8 @@ export class Cushion {
             neededS = Math.max(neededS, (comingS + chunkS) / speed - comingS);
             comingS += chunkS;
         }
-        return neededS + Math.min(MOST_MARGIN_S, BASE_MARGIN_S + this._unevenS);
+        const unevenS = Math.max(this._unevenS, this._pageLateS);
+        return neededS + Math.min(MOST_MARGIN_S, BASE_MARGIN_S + unevenS);
     }
 
     /**

@@ -12,10 +12,12 @@
 // Graph: sources -> fade (hides cuts) -> volume -> output. Up to the fade samples are untouched.
 
 import { Cushion } from "./cushion.mjs";
+import { Lateness } from "./lateness.mjs";
 import { awaitTurn, contextOf, isWaiting, leaveTurn, takeTurn } from "./stage.mjs";
 
 /** Between asking the audio thread to start and the sample it starts on, in seconds. */
 const LEAD_S = 0.02;
+const MOST_LEAD_S = 0.3;
 /** Length of the fades at cuts (pause, stop, seek, running dry), in seconds. */
 const FADE_S = 0.01;
 /** Sources start on multiples of this part of a second. */
@@ -39,6 +41,7 @@ export class PcmPlayer extends EventTarget {
         this._nowS = nowS;
         this._volume = 1;
         this._silentAt = 0;
+        this._lateness = new Lateness();
         this.reset();
     }
 
@@ -60,6 +63,7 @@ export class PcmPlayer extends EventTarget {
         this._position = 0; // samples; where playing goes on when nothing sounds
         this._wants = false; // somebody wants to hear it
         this._isBlocked = false;
+        this._lead = LEAD_S;
         this._changed();
     }
 
@@ -171,22 +175,24 @@ export class PcmPlayer extends EventTarget {
         this.length += samples.length;
     }
 
-    /** Do what the moment allows: schedule what has arrived, notice that it ran dry, or start. */
+    /** Do what the moment allows: schedule what has arrived, or start. */
     _advance() {
         if (this.isSounding) {
-            if (this._hasRunDry()) this._onDry();
-            else this._schedule();
+            // Too late to join what sounds: it plays out, and its end counts as a pause.
+            if (!this._isEnding) this._schedule();
         } else if (this._wants && !isWaiting(this)) {
             const readyS = (this.length - this._position) / this.sampleRate;
+            this.cushion.pageIsLate(this._lateness.worstS);
             if (this.cushion.isReady(readyS, this.isComplete)) this._start();
             else if (this.isComplete) this._end();
         }
         this._changed();
     }
 
-    _hasRunDry() {
+    /** Whether what is scheduled is about to end. */
+    get _isEnding() {
         const endS = (this._origin + this._scheduledEnd) / this.sampleRate;
-        return this._context.currentTime + FADE_S > endS && !this._isWhole;
+        return this._context.currentTime + LEAD_S > endS;
     }
 
     /** Whether the speech is scheduled to its end. */
@@ -195,8 +201,6 @@ export class PcmPlayer extends EventTarget {
     }
 
     _onDry() {
-        this._position = this._scheduledEnd;
-        this._silence();
         this.cushion.ranDry();
         this._advance();
     }
@@ -217,7 +221,8 @@ export class PcmPlayer extends EventTarget {
         this._isBlocked = false;
         if (this._out?.fade.context !== this._context) this._out = this._makeOut();
         const nowS = this._context.currentTime;
-        const startS = Math.max(nowS + LEAD_S, this._silentAt);
+        this._lead = Math.max(this._lead, Math.min(MOST_LEAD_S, this._lateness.worstS));
+        const startS = Math.max(nowS + this._lead, this._silentAt);
         this._grain = this.sampleRate / GRAINS_HZ;
         const startFrame = Math.ceil((startS * this.sampleRate) / this._grain) * this._grain;
         this._origin = startFrame - this._position;
@@ -255,6 +260,7 @@ export class PcmPlayer extends EventTarget {
     }
 
     _schedule() {
+        const [nBefore, from] = [this._sources.length, this._scheduledEnd];
         const horizon = (this._context.currentTime + AHEAD_S) * this.sampleRate - this._origin;
         while (this._scheduledEnd < horizon) {
             const left = this.length - this._scheduledEnd;
@@ -264,6 +270,19 @@ export class PcmPlayer extends EventTarget {
             this._scheduleOne(this._samples(this._scheduledEnd, n));
         }
         this._keepOpen();
+        const isNew = this._sources.length > nBefore;
+        if (isNew && this._context.currentTime > (this._origin + from) / this.sampleRate) {
+            this._onMissed(from);
+        }
+    }
+
+    /** The page was held up so long that the clock passed the start: begin again, with more lead. */
+    _onMissed(sample) {
+        this._sources.forEach((source) => source.disconnect());
+        this._sources = [];
+        this._position = sample;
+        this._lead = Math.min(MOST_LEAD_S, 2 * this._lead);
+        setTimeout(() => this._advance());
     }
 
     _scheduleOne(samples) {
@@ -355,6 +374,8 @@ export class PcmPlayer extends EventTarget {
     }
 
     _changed() {
+        if (this._wants && !this.isComplete) this._lateness.watch();
+        else this._lateness.rest();
         this.dispatchEvent(new Event("change"));
     }
 }

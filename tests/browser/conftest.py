@@ -1,0 +1,47 @@
+"""A browser and a server for all browser tests, and tabs that are closed again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ..comfy.comfyui import NEWEST, ROOT, Server
+from .page import ComfyPage, chromium, settings
+
+PACK = Path(__file__).parent / "pack"
+
+
+@pytest.fixture(scope="session")
+def browser():
+    pytest.importorskip("playwright")
+    with chromium() as browser:
+        yield browser
+
+
+def run_server(*flags: str):
+    packs = {"LiveVoice": ROOT, "browser tests": PACK}
+    with Server(packs, version=NEWEST, flags=("--cpu", *flags), env={"OMP_NUM_THREADS": "1"}) as it:
+        settings(it, Comfy_Minimap_Visible=False)
+        yield it
+
+
+@pytest.fixture(scope="session")
+def server():
+    """A server with the front end that its ComfyUI asks for."""
+    yield from run_server()
+
+
+@pytest.fixture
+def tabs(browser):
+    """Opens tabs on a server: ``tabs(server)``; each call is another session of the front end."""
+    contexts = []
+
+    def open_tab(server: Server, *, host: str = "127.0.0.1", **options) -> ComfyPage:
+        contexts.append(browser.new_context(viewport={"width": 1280, "height": 800}, **options))
+        page = contexts[-1].new_page()
+        return ComfyPage(page, server.url.replace("127.0.0.1", host)).open()
+
+    yield open_tab
+    for context in contexts:
+        context.close()

@@ -1,0 +1,227 @@
+"""Speech in a real Chromium while a real ComfyUI makes it: what is heard, sample for sample."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from .page import SAMPLE_RATE, find, settings, wait
+from .workflows import by_way_of_codes, paced, say, twice
+
+pytestmark = [pytest.mark.browser, pytest.mark.comfy]
+
+TEXT = "Good morning! The train leaves at seven."
+_seeds = iter(range(1000, 10**6))
+
+
+def audio(server, name="kept"):
+    """The samples of the AUDIO that the workflow's end got, float32 ``[samples]``."""
+    path = server.base / "output" / f"{name}.npy"
+    wait(path.exists)
+    return np.load(path).reshape(-1)
+
+
+def start(tab, server, workflow, text=TEXT):
+    """Run a workflow with a seed that was not there before, and forget earlier sound."""
+    (server.base / "output" / "kept.npy").unlink(missing_ok=True)
+    seed = next(_seeds)
+    tab.load(say(workflow, text, seed=seed))
+    tab.forget()
+    tab.run()
+    return seed
+
+
+def first_sound(tab):
+    """When the first chunk was sent, got by the page and heard; when the page got the end; ms."""
+    chunk = next(event for event in tab.messages() if event["kind"] == "chunk")
+    end = next(event for event in tab.messages() if event["kind"] == "end")
+    sent_ms = (chunk["sent_s"] + time.time() - time.monotonic()) * 1000
+    heard_ms = tab.page.evaluate(
+        """(frame) => {
+            const { contextTime, performanceTime } = context.getOutputTimestamp();
+            const nowMs = performance.timeOrigin + performanceTime;
+            return nowMs + (frame / context.sampleRate - contextTime) * 1000;
+        }""",
+        tab.heard("sources").first_frame,
+    )
+    return [round(at - sent_ms) for at in (chunk["gotMs"], heard_ms, end["gotMs"])]
+
+
+def gapless(tab, clip):
+    """Whether the clip was heard without a pause; one is only forgiven to a page that was late."""
+    gaps = tab.heard("sources").gaps(clip)
+    offset_s = time.time() - time.monotonic()
+    late_s = max(
+        event["gotMs"] / 1000 - event["sent_s"] - offset_s
+        for event in tab.messages()
+        if event["kind"] == "chunk"
+    )
+    if gaps:
+        print(f"\npauses of {gaps} s; this machine was busy: a chunk was {late_s:.2f} s late")
+    assert not gaps or late_s > 0.15, f"{gaps} with chunks at most {late_s:.2f} s late"
+    return not gaps
+
+
+def replays(tab, clip):
+    """The player plays the whole clip again when asked."""
+    tab.forget()
+    tab.player().get_by_role("button", name="Play").click()
+    tab.wait_for_state("playing")
+    tab.wait_for_state("stopped")
+    return find(tab.heard(), clip) >= 0
+
+
+@pytest.fixture(params=["LiteGraph", "Nodes 2.0"])
+def renderer(request, server):
+    settings(server, Comfy_VueNodes_Enabled=request.param == "Nodes 2.0")
+    yield request.param
+    settings(server, Comfy_VueNodes_Enabled=False)
+
+
+@pytest.mark.usefixtures("renderer")
+def test_what_is_heard_is_the_audio(tabs, server):
+    tab = tabs(server)
+    start(tab, server, paced(1.5))
+    tab.wait_for_end()
+    clip = audio(server)
+    _, heard, end = first_sound(tab)
+    assert heard < end, "it is heard while it is being made"
+    if gapless(tab, clip):
+        assert find(tab.heard("output"), clip) >= 0, "nor does anything change behind the sources"
+    assert replays(tab, clip)
+    assert not tab.trouble
+
+
+def test_speech_made_by_the_engine_is_heard_as_codes_to_waveform_gives_it(tabs, server):
+    """However slow this machine is: with pauses, but without a sample lost, changed or repeated."""
+    tab = tabs(server)
+    seed = start(tab, server, paced(0))
+    tab.wait_for_end(timeout_s=120)
+    clip = audio(server)
+    gaps = tab.heard("sources").gaps(clip)
+    got, heard, _ = first_sound(tab)
+    print(f"\nfirst chunk: in the page after {got} ms, heard after {heard} ms; {tab.status()}")
+    print(f"pauses: {[f'{gap:.1f} s' for gap in gaps]}")
+    assert len(gaps) <= 2
+    server.run(by_way_of_codes(TEXT, seed))
+    assert np.array_equal(clip, audio(server, "from codes"))
+
+
+def test_a_fast_machine_is_heard_at_once(tabs, server):
+    tab = tabs(server)
+    start(tab, server, paced(8))
+    tab.wait_for_end()
+    got, heard, _ = first_sound(tab)
+    print(f"\nfirst chunk: in the page after {got} ms, heard after {heard} ms")
+    assert heard - got < 400
+    gapless(tab, audio(server))
+
+
+def test_slower_than_real_time_says_so_and_pauses_rarely(tabs, server):
+    tab = tabs(server)
+    start(tab, server, paced(0.6), f"{TEXT} {TEXT}")
+    tab.wait_for_words("Slower than real time (0.6")
+    tab.wait_for_end()
+    assert len(tab.heard("sources").gaps(audio(server))) <= 1
+
+
+def test_cancel_is_silence_at_once_and_what_was_made_stays(tabs, server):
+    tab = tabs(server)
+    # The engine is stuck for four seconds when cancel is pressed: nobody waits for it.
+    start(tab, server, paced(5, stall_at_s=2.0, stall_s=4.0))
+    tab.wait_for_state("playing")
+    wait(lambda: len(tab.messages()) >= 4)
+    cancelled_s = tab.cancel()
+    tab.wait_for_state("stopped")
+    tab.wait_for_words("Cancelled")
+    took_s = tab.heard().last_frame / SAMPLE_RATE - cancelled_s
+    print(f"\nsilent {took_s * 1000:.0f} ms after cancel")
+    assert took_s < 0.2
+    clip = audio(server)
+    assert 1.0 < len(clip) / SAMPLE_RATE < 2.5, "keep_partial is on in the example"
+    assert replays(tab, clip)
+
+
+def test_two_nodes_speak_one_after_the_other(tabs, server):
+    tab = tabs(server)
+    start(tab, server, twice(say(paced(8), TEXT, seed=1)))
+    tab.wait_for_words("Waits until another preview has ended")
+    tab.wait_for_end(0)
+    tab.wait_for_end(1)
+    clip = audio(server)
+    assert tab.heard("sources").gaps(np.concatenate([clip, clip]))
+
+
+def test_only_the_tab_that_asked_hears_it(tabs, server):
+    other, tab = tabs(server), tabs(server)
+    other.load(say(paced(8), TEXT, seed=1))
+    start(tab, server, paced(8))
+    tab.wait_for_end()
+    assert other.state() == "empty"
+    assert other.messages() == []
+
+
+def test_a_cached_run_in_a_new_page_offers_the_whole_clip(tabs, server):
+    tab = tabs(server)
+    seed = start(tab, server, paced(8))
+    tab.wait_for_end()
+    clip = audio(server)
+    page = tabs(server)
+    page.load(say(paced(8), TEXT, seed=seed))
+    page.run()
+    page.wait_for_words("Spoken before with these settings")
+    assert not page.messages(), "nothing is spoken anew"
+    assert replays(page, clip)
+
+
+def test_lost_events_are_fetched(tabs, server):
+    tab = tabs(server)
+    tab.page.evaluate("() => (window.lose = ({ seq }) => [0, 3, 4].includes(seq))")
+    start(tab, server, paced(3))
+    tab.wait_for_end()
+    gapless(tab, audio(server))
+
+
+def test_a_reload_in_mid_run_goes_on_where_it_was(tabs, server):
+    tab = tabs(server)
+    start(tab, server, paced(2, stall_at_s=1.6, stall_s=15))
+    tab.wait_for_state("playing")
+    time.sleep(0.4)
+    tab.open(again=True)
+    tab.wait_for_state("blocked", "playing")
+    if tab.state() == "blocked":
+        assert tab.status().startswith("Press play")
+        tab.player().get_by_role("button", name="Play").click()
+    tab.wait_for_end()
+    clip = audio(server)
+    sound = tab.heard("sources").sound
+    assert 0.5 < len(sound) / SAMPLE_RATE < len(clip) / SAMPLE_RATE - 0.2, "it went on, not again"
+    assert replays(tab, clip), "all of it is there"
+
+
+def test_inside_a_subgraph(tabs, server):
+    tab = tabs(server)
+    workflow = say(paced(8), TEXT, seed=next(_seeds))
+    tab.load(workflow)
+    tab.page.evaluate("() => app.graph.convertToSubgraph(new Set([app.graph.getNodeById(2)]))")
+    tab.forget()
+    tab.run()
+    wait(lambda: any(event["kind"] == "end" for event in tab.messages()))
+    assert ":" in tab.messages()[0]["node_id"]
+    clip = audio(server)
+    tab.page.evaluate(
+        "() => app.canvas.openSubgraph(app.graph.nodes.find((node) => node.subgraph).subgraph)"
+    )
+    tab.wait_for_end()
+    gapless(tab, clip)
+
+
+def test_over_http_from_another_machine(tabs, server):
+    tab = tabs(server, host="insecure.test")
+    assert tab.page.evaluate("() => !window.isSecureContext && !context.audioWorklet")
+    start(tab, server, paced(8))
+    tab.wait_for_end()
+    assert len(tab.heard("started").gaps(audio(server))) <= 1
+    assert np.any(tab.heard("output").sound)
