@@ -61,13 +61,14 @@ CodecShape codec_shape(const py::dict& sizes) {
 
 void bind_engine(py::module_& m) {
     py::class_<Engine>(m, "Engine")
-        .def(py::init([](const py::dict& sizes, const std::string& precision, int device) {
+        .def(py::init([](const py::dict& sizes, const std::string& precision, int device,
+                         bool overlap) {
                  const ModelShape shape = model_shape(sizes);
                  const Precision format = precision_named(precision);
                  py::gil_scoped_release free_gil;
-                 return std::make_unique<Engine>(shape, format, device);
+                 return std::make_unique<Engine>(shape, format, device, overlap);
              }),
-             py::arg("sizes"), py::arg("precision"), py::arg("device"))
+             py::arg("sizes"), py::arg("precision"), py::arg("device"), py::arg("overlap") = true)
         .def("load_file", [](Engine& engine, const std::string& name, int layer,
                              const std::string& path, int64_t offset, int rows, int columns) {
                  engine.load_matrix(name, layer, {path, offset, nullptr, rows, columns});

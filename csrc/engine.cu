@@ -23,7 +23,7 @@ struct SmallTransfers {
 
 }  // namespace
 
-Engine::Engine(const ModelShape& shape, Precision precision, int device)
+Engine::Engine(const ModelShape& shape, Precision precision, int device, bool overlap)
     : shape_(shape), precision_(precision), device_(device),
       passes_(passes_for(precision, shape.head_dim)) {
     const DeviceScope scope(device_);
@@ -41,8 +41,9 @@ Engine::Engine(const ModelShape& shape, Precision precision, int device)
     held->rows.allocate(sizeof(int) * (shape_.capacity + 1) * shape_.codebooks);
     held->small.allocate(sizeof(SmallTransfers) + sizeof(float) * shape_.table_rows());
     held->prompt.allocate((2 * shape_.hidden + sizeof(int) * shape_.codebooks) * kPrefillChunk);
-    on_ = {held->stream.get(), properties.major >= 9, properties.multiProcessorCount,
-           ring_bytes_for(properties.major)};
+    on_ = {held->stream.get(), overlap && properties.major >= 9, properties.multiProcessorCount,
+           ring_bytes_for(properties.major),
+           static_cast<size_t>(properties.accessPolicyMaxWindowSize)};
     held->loader = std::make_unique<Loader>(on_, held->arenas.scratch.base());
     // Rows that pad a packed matrix must be zero, and no scale may be NaN.
     CUDA_CHECK(cudaMemsetAsync(held->arenas.weights.base(), 0, held->arenas.weights.layout_bytes(),

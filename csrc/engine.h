@@ -44,8 +44,9 @@ size_t engine_bytes(const ModelShape& shape, Precision precision);
 
 class Engine {
   public:
-    /// Allocates; weights come next. Nothing is held when it throws.
-    Engine(const ModelShape& shape, Precision precision, int device);
+    /// Allocates; weights come next. Nothing is held when it throws. `overlap` false: no kernel starts
+    /// before the one before it has ended, as on GPUs that can't do better.
+    Engine(const ModelShape& shape, Precision precision, int device, bool overlap);
     ~Engine() { unload(); }
 
     /// Loads one matrix: "q", "k", "v", "o", "gate", "up", "down" of a layer, or "head".

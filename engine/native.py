@@ -87,7 +87,13 @@ class NativeBackend:
     name = "native"
 
     def __init__(
-        self, checkpoint: Checkpoint, device: torch.device, precision: str, context_rows: int
+        self,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        precision: str,
+        context_rows: int,
+        *,
+        overlap: bool = True,
     ) -> None:
         self.config = checkpoint.config
         self.device = device
@@ -100,6 +106,7 @@ class NativeBackend:
             sizes=_sizes(self.config, self.context_rows),
             precision=precision,
             device=device.index or 0,
+            overlap=overlap,
         )
         try:
             _load_weights(self._engine, checkpoint, self.context_rows)

@@ -34,7 +34,6 @@ struct Fp8 {
     static constexpr float kSwigluScale = 1.0f / 16;
     /// Columns of the B operand that carry one activation vector.
     static constexpr int kParts = 1;
-    static constexpr int kBatch = 4;  // blocks that gemv multiplies at a time: 2 KB
 
     struct Fragment {
         uint4 bytes;  // row g: x, y; row g + 8: z, w
@@ -44,7 +43,7 @@ struct Fp8 {
                                                  bool valid = true) {
         copy_async(shared, block, valid);
     }
-    /// Reads what this lane itself has fetched: no barrier is needed in between.
+    /// Reads a lane's bytes of a block in shared memory.
     static __device__ __forceinline__ Fragment load(const uint8_t* shared) {
         return {load_shared(shared)};
     }
@@ -77,7 +76,6 @@ struct Bf16 {
     static constexpr bool kScaled = false;
     static constexpr float kSwigluScale = 1.0f;
     static constexpr int kParts = 2;
-    static constexpr int kBatch = 2;
 
     struct Fragment {
         uint4 low, high;  // row g, row g + 8

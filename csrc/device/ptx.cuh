@@ -36,7 +36,7 @@ __device__ __forceinline__ uint4 load_shared(const void* address) {
 }
 
 /// Copies 16 bytes from global to shared memory behind the thread's back; writes zeros if !valid.
-/// Without a cache hint: ptxas 13.0 gives the hinted form an invalid register under a predicate.
+/// Never with a cache hint: what ptxas 13.0 makes of that form traps as an illegal instruction.
 __device__ __forceinline__ void copy_async(void* shared, const void* global, bool valid) {
     const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
     const int bytes = valid ? 16 : 0;

@@ -144,12 +144,21 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     const int position = __ldcg(position_of_step);
     const int share = ceil_div(position, kAttentionSplits);
     KvStream<D> old(cache, kv_head, min(split * share, position), min((split + 1) * share, position));
-    const float2* rope = shape.rope + static_cast<size_t>(position) * (D / 2);
+    // These come from memory once a frame, too.
+    __shared__ float q_norm[D], k_norm[D];
+    __shared__ float2 rope[D / 2];
+    if (threadIdx.x < D) {
+        q_norm[threadIdx.x] = shape.q_norm[threadIdx.x];
+        k_norm[threadIdx.x] = shape.k_norm[threadIdx.x];
+    }
+    if (threadIdx.x < D / 2)
+        rope[threadIdx.x] = shape.rope[static_cast<size_t>(position) * (D / 2) + threadIdx.x];
+    __syncthreads();
 
     wait_for_previous_kernel();
     HeadSlice<D> q;
     q.load(qkv + head * D, j);
-    q.norm_rope(shape.q_norm, rope, shape.eps, j);
+    q.norm_rope(q_norm, rope, shape.eps, j);
     const float scale = 1.4426950408889634f * rsqrtf(static_cast<float>(D));  // exp2 below
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -161,7 +170,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
         HeadSlice<D> k, v;
         k.load(qkv + (shape.heads + kv_head) * D, j);
         v.load(qkv + (shape.heads + shape.kv_heads + kv_head) * D, j);
-        k.norm_rope(shape.k_norm, rope, shape.eps, j);
+        k.norm_rope(k_norm, rope, shape.eps, j);
         k.round();
         v.round();
         const bool is_mine = threadIdx.x < HeadSlice<D>::kLanes;  // all lane groups hold the same

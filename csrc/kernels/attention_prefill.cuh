@@ -13,15 +13,16 @@ struct AttentionTile {
     static constexpr int kQueries = 16 * kWarps, kKeys = 64;
     static constexpr int kKeyStride = D + 32;   // 16-byte reads of 4 lanes a row: 64 bytes of shift
     static constexpr int kValueStride = D + 8;  // ldmatrix reads 16 bytes a row: 16 bytes of shift
-    static constexpr int kSharedBytes = kKeys * (kKeyStride + kValueStride) * 2;
+    static constexpr int kTileValues = kKeys * (kKeyStride + kValueStride);
+    static constexpr int kSharedBytes = 2 * kTileValues * 2;  // one is used, one is on its way
 };
 
 /// Keys and values first_key .. first_key + 63 of one head to shared memory; zeros past n_keys.
 template <int D>
-__device__ __forceinline__ void fetch_keys(__nv_bfloat16* keys, __nv_bfloat16* values,
-                                           const KvCache& cache, int kv_head, int first_key,
-                                           int n_keys) {
+__device__ __forceinline__ void fetch_keys(__nv_bfloat16* keys, const KvCache& cache, int kv_head,
+                                           int first_key, int n_keys) {
     using Tile = AttentionTile<D>;
+    __nv_bfloat16* values = keys + Tile::kKeys * Tile::kKeyStride;
     for (int i = threadIdx.x; i < Tile::kKeys * (D / 8); i += Tile::kThreads) {
         const int key = i / (D / 8), d = i % (D / 8) * 8;
         const bool valid = first_key + key < n_keys;
@@ -133,8 +134,7 @@ __global__ void __launch_bounds__(AttentionTile<D>::kThreads)
                              KvCache cache, typename Format::Activation* out) {
     using Tile = AttentionTile<D>;
     extern __shared__ __align__(16) uint8_t shared[];
-    auto* keys = reinterpret_cast<__nv_bfloat16*>(shared);
-    __nv_bfloat16* values = keys + Tile::kKeys * Tile::kKeyStride;
+    auto* tiles = reinterpret_cast<__nv_bfloat16*>(shared);
     allow_next_kernel();
     wait_for_previous_kernel();
 
@@ -143,15 +143,20 @@ __global__ void __launch_bounds__(AttentionTile<D>::kThreads)
     const int n_keys = first_position + min(first_query + Tile::kQueries, S);
     QueryTile<D> tile;
     tile.load(q + static_cast<size_t>(head) * D, heads, mine, S);
+    fetch_keys<D>(tiles, cache, head / group, 0, n_keys);
     for (int first_key = 0; first_key < n_keys; first_key += Tile::kKeys) {
-        fetch_keys<D>(keys, values, cache, head / group, first_key, n_keys);
-        copy_async_wait<0>();
+        const __nv_bfloat16* keys = tiles + first_key / Tile::kKeys % 2 * Tile::kTileValues;
+        const __nv_bfloat16* values = keys + Tile::kKeys * Tile::kKeyStride;
+        const int next_key = first_key + Tile::kKeys;  // past the end: an empty tile
+        fetch_keys<D>(tiles + next_key / Tile::kKeys % 2 * Tile::kTileValues, cache, head / group,
+                      next_key, n_keys);
+        copy_async_wait<1>();
         __syncthreads();
         float score[Tile::kKeys / 8][4];
         tile.scores(score, keys, first_key, first_position + mine);
         tile.softmax(score);
         tile.add_values(score, values);
-        __syncthreads();  // before the next tile overwrites this one
+        __syncthreads();  // before the tile after the next one overwrites this one
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

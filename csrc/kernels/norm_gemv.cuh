@@ -21,13 +21,13 @@ struct StoreRows {
     float* out;
     int rows;
     template <class Format>
-    __device__ void finish(const PackedMatrix& matrix, const float* partials, int first_tile,
+    __device__ void finish(const float* partials, const float* scales, int first_tile,
                            int tiles) const {
         for (int i = threadIdx.x; i < tiles * kTileRows; i += kGemvThreads) {
             const int row = first_tile * kTileRows + i;
             if (row >= rows) break;
             const float sum = collect(partials, i / kTileRows, i % kTileRows);
-            out[row] = Format::kScaled ? sum * matrix.scales[row] : sum;
+            out[row] = Format::kScaled ? sum * scales[i] : sum;
         }
     }
 };
@@ -37,15 +37,14 @@ struct StoreSwiglu {
     void* out;
     int ffn;
     template <class Format>
-    __device__ void finish(const PackedMatrix& matrix, const float* partials, int first_tile,
+    __device__ void finish(const float* partials, const float* scales, int first_tile,
                            int tiles) const {
         for (int i = threadIdx.x; i < tiles * 8; i += kGemvThreads) {
             const int tile = i / 8, row = i % 8;
             float gate = collect(partials, tile, row), up = collect(partials, tile, row + 8);
             if (Format::kScaled) {
-                const float* scales = matrix.scales + (first_tile + tile) * kTileRows;
-                gate *= scales[row];
-                up *= scales[row + 8];
+                gate *= scales[tile * kTileRows + row];
+                up *= scales[tile * kTileRows + row + 8];
             }
             Format::store(static_cast<typename Format::Activation*>(out), ffn,
                           (first_tile + tile) * 8 + row, swiglu(gate, up) * Format::kSwigluScale);
@@ -57,7 +56,8 @@ constexpr int kMaxHiddenPieces = 2;  // float4 a thread: hidden sizes up to 4096
 
 /// Normalises `residual` into shared memory, x: activation [kParts, hidden].
 template <class Format>
-__device__ void load_normalised(const Residual& residual, const float4* weight, int hidden,
+__device__ void load_normalised(const Residual& residual,
+                                const float4 (&weight)[kMaxHiddenPieces], int hidden,
                                 float eps, typename Format::Activation* x, float* scratch) {
     float4 h[kMaxHiddenPieces];
     const int pieces = hidden / 4, mine = ceil_div(pieces, gridDim.x);
@@ -81,7 +81,7 @@ __device__ void load_normalised(const Residual& residual, const float4* weight, 
     for (int i = 0; i < kMaxHiddenPieces; ++i) {
         const int p = threadIdx.x + i * kGemvThreads;
         if (p < pieces) {
-            const float4 w = weight[p];
+            const float4 w = weight[i];
             Format::store(x, hidden, 4 * p, h[i].x * scale * w.x);
             Format::store(x, hidden, 4 * p + 1, h[i].y * scale * w.y);
             Format::store(x, hidden, 4 * p + 2, h[i].z * scale * w.z);
@@ -99,8 +99,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
                      bool first_of_frame, Epilogue epilogue) {
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float scratch[kGemvWarps];
-    auto* weight = reinterpret_cast<float4*>(shared + kGemvWarps * kRingBytes);
-    auto* x = reinterpret_cast<typename Format::Activation*>(weight + matrix.columns / 4);
+    auto* x = reinterpret_cast<typename Format::Activation*>(shared + kGemvWarps * kRingBytes);
     auto* partials = reinterpret_cast<float*>(x + Format::kParts * matrix.columns);
 
     if (!first_of_frame) allow_next_kernel();
@@ -108,20 +107,24 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
         whole_tiles(matrix.tiles, matrix.blocks_a_tile(), blockIdx.x, gridDim.x);
     const int first_tile = range.begin / matrix.blocks_a_tile();
     const int tiles = (range.end - range.begin) / matrix.blocks_a_tile();
-    // Each thread reads only the norm weights that it copied itself: no barrier is needed. They
-    // belong to the first group of the stream and arrive with it.
-    for (int p = threadIdx.x; p < matrix.columns / 4; p += kGemvThreads)
-        copy_async(weight + p, norm_weight + 4 * p, true);
-    WeightStream<Format> stream(matrix.weights, range, shared);
+    const BlockRange mine = warp_share(range);
+    WeightStream<Format> stream(matrix.weights, mine, shared);
+    float4 weight[kMaxHiddenPieces];
+#pragma unroll
+    for (int i = 0; i < kMaxHiddenPieces; ++i) {
+        const int p = threadIdx.x + i * kGemvThreads;
+        if (p < matrix.columns / 4) weight[i] = reinterpret_cast<const float4*>(norm_weight)[p];
+    }
+    float* scales = partials + tiles * kPartialsATile;
+    load_scales<Format>(matrix, first_tile, tiles, scales);
     clear_partials(partials, tiles);
 
     wait_for_previous_kernel();
     if (first_of_frame) allow_next_kernel();
-    copy_async_wait<WeightStream<Format>::kDepth - 1>();
     load_normalised<Format>(residual, weight, matrix.columns, eps, x, scratch);
-    multiply_stream<Format>(stream, range, x, matrix.columns, partials);
+    multiply_stream<Format>(stream, mine, x, matrix.columns, first_tile, partials);
     __syncthreads();
-    epilogue.template finish<Format>(matrix, partials, first_tile, tiles);
+    epilogue.template finish<Format>(partials, scales, first_tile, tiles);
 }
 
 /// matrix: packed [rows, hidden]; norm_weight: float32 [hidden]; hidden a multiple of 32, <= 4096.
@@ -133,9 +136,8 @@ void norm_gemv(const Launch& on, const PackedMatrix& matrix, const Residual& res
                     ", got ", matrix.columns);
     const int blocks = std::min(on.multiprocessors, matrix.tiles);
     const int tiles_touched = ceil_div(matrix.tiles, blocks);
-    launch(on, norm_gemv_kernel<Format, Epilogue>, blocks, kGemvThreads,
-           gemv_shared_bytes<Format>(on, matrix.columns, tiles_touched) + matrix.columns * sizeof(float),
-           matrix, residual, norm_weight,
+    launch_streaming(on, matrix.streamed<Format>(), norm_gemv_kernel<Format, Epilogue>, blocks, kGemvThreads,
+           gemv_shared_bytes<Format>(on, matrix.columns, tiles_touched), matrix, residual, norm_weight,
            eps, first_of_frame, epilogue);
 }
 

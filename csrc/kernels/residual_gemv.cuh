@@ -71,19 +71,22 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     const BlockRange range = equal_shares(matrix.tiles, blocks_a_tile, blockIdx.x, gridDim.x);
     const int first_tile = range.begin / blocks_a_tile;
     const int tiles = ceil_div(range.end, blocks_a_tile) - first_tile;
-    WeightStream<Format> stream(matrix.weights, range, shared);
+    const BlockRange mine = warp_share(range);
+    WeightStream<Format> stream(matrix.weights, mine, shared);
+    float* scales = partials + tiles * kPartialsATile;
+    load_scales<Format>(matrix, first_tile, tiles, scales);
     clear_partials(partials, tiles);
 
     wait_for_previous_kernel();
     input.template load<Format>(x, matrix.columns);
     __syncthreads();
-    multiply_stream<Format>(stream, range, x, matrix.columns, partials);
+    multiply_stream<Format>(stream, mine, x, matrix.columns, first_tile, partials);
     __syncthreads();
     for (int i = threadIdx.x; i < tiles * kTileRows; i += kGemvThreads) {
         const int row = first_tile * kTileRows + i;
         const float sum = collect(partials, i / kTileRows, i % kTileRows) * input_scale;
         // At most two addends meet a zero: a + b = b + a, so the order does not matter.
-        atomicAdd(delta + row, Format::kScaled ? sum * matrix.scales[row] : sum);
+        atomicAdd(delta + row, Format::kScaled ? sum * scales[i] : sum);
     }
 }
 
@@ -94,7 +97,7 @@ void residual_gemv(const Launch& on, const PackedMatrix& matrix, const Input& in
                    float input_scale, float* delta) {
     const int blocks = std::min(on.multiprocessors, matrix.tiles);
     const int tiles_touched = ceil_div(matrix.tiles, blocks) + 1;
-    launch(on, residual_gemv_kernel<Format, Input>, blocks, kGemvThreads,
+    launch_streaming(on, matrix.streamed<Format>(), residual_gemv_kernel<Format, Input>, blocks, kGemvThreads,
            gemv_shared_bytes<Format>(on, matrix.columns, tiles_touched), matrix, input, input_scale,
            delta);
 }

@@ -9,14 +9,17 @@ namespace livevoice {
 
 constexpr int kNormThreads = 256;
 
-/// Sum of the K splits of a GEMM at element i, in a fixed order.
+/// Sum of the K splits of a GEMM at element i, in a fixed order; at most four.
 __device__ __forceinline__ float4 sum_splits(const float* partials, int splits, size_t stride,
                                              size_t i) {
-    float4 sum = make_float4(0, 0, 0, 0);
-    for (int s = 0; s < splits; ++s) {
-        const float4 v = *reinterpret_cast<const float4*>(partials + s * stride + i);
-        sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
-    }
+    constexpr int kMaxSplits = 4;
+    float4 v[kMaxSplits], sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int s = 0; s < kMaxSplits; ++s)
+        v[s] = s < splits ? *reinterpret_cast<const float4*>(partials + s * stride + i) : sum;
+#pragma unroll
+    for (int s = 0; s < kMaxSplits; ++s)
+        sum = make_float4(sum.x + v[s].x, sum.y + v[s].y, sum.z + v[s].z, sum.w + v[s].w);
     return sum;
 }
 
