@@ -109,7 +109,8 @@ def test_help_pages_describe_every_input():
 
 def test_defaults_are_the_engines():
     inputs = TextToCodes.GET_SCHEMA().inputs
-    defaults = {put.id: put.default for put in inputs if put.id not in ("model", "voice", "reading")}
+    wires = ("model", "voice", "reading")
+    defaults = {put.id: put.default for put in inputs if put.id not in wires}
     engine = vars(SamplingParams())
     assert {name: defaults[name] for name in engine} == engine
     seed = next(put for put in TextToCodes.GET_SCHEMA().inputs if put.id == "seed")
