@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from ..comfy.comfyui import NEWEST, ROOT, Server
+from ..comfy.comfyui import BACK_ENDS, NEWEST, ROOT, Server
 from .page import ComfyPage, chromium, settings
 
 PACK = Path(__file__).parent / "pack"
@@ -15,6 +16,8 @@ PACK = Path(__file__).parent / "pack"
 @pytest.fixture(scope="session")
 def browser():
     pytest.importorskip("playwright")
+    if not shutil.which("chromium"):
+        pytest.skip("no Chromium here; on Debian or Ubuntu: sudo apt-get install chromium")
     with chromium() as browser:
         yield browser
 
@@ -30,6 +33,15 @@ def run_server(*flags: str):
 def server():
     """A server with the front end that its ComfyUI asks for."""
     yield from run_server()
+
+
+@pytest.fixture(scope="session")
+def newest_front_end():
+    """A server with the newest front end (front_end.txt)."""
+    static = BACK_ENDS / "front end"
+    if not static.is_dir():
+        pytest.skip("the newest front end is not unpacked; make test puts it there")
+    yield from run_server("--front-end-root", str(static))
 
 
 @pytest.fixture

@@ -73,15 +73,9 @@ def replays(tab, clip):
     return find(tab.heard(), clip) >= 0
 
 
-@pytest.fixture(params=["LiteGraph", "Nodes 2.0"])
-def renderer(request, server):
-    settings(server, Comfy_VueNodes_Enabled=request.param == "Nodes 2.0")
-    yield request.param
-    settings(server, Comfy_VueNodes_Enabled=False)
-
-
-@pytest.mark.usefixtures("renderer")
-def test_what_is_heard_is_the_audio(tabs, server):
+def whole_run(tabs, server, renderer):
+    """One run: heard while it is made, sample for sample, and again afterwards."""
+    settings(server, Comfy_VueNodes_Enabled=renderer == "Nodes 2.0")
     tab = tabs(server)
     start(tab, server, paced(1.5))
     tab.wait_for_end()
@@ -92,6 +86,17 @@ def test_what_is_heard_is_the_audio(tabs, server):
         assert find(tab.heard("output"), clip) >= 0, "nor does anything change behind the sources"
     assert replays(tab, clip)
     assert not tab.trouble
+    settings(server, Comfy_VueNodes_Enabled=False)
+
+
+@pytest.mark.parametrize("renderer", ["LiteGraph", "Nodes 2.0"])
+def test_what_is_heard_is_the_audio(tabs, server, renderer):
+    whole_run(tabs, server, renderer)
+
+
+@pytest.mark.parametrize("renderer", ["LiteGraph", "Nodes 2.0"])
+def test_with_the_newest_front_end(tabs, newest_front_end, renderer):
+    whole_run(tabs, newest_front_end, renderer)
 
 
 def test_speech_made_by_the_engine_is_heard_as_codes_to_waveform_gives_it(tabs, server):

