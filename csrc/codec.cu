@@ -90,7 +90,7 @@ Codec::Codec(const CodecShape& shape, int device) : shape_(shape), device_(devic
     held->arena.allocate();
     held->codes.allocate(sizeof(int) * shape_.max_frames * shape_.codebooks);
     held->waveform.allocate(sizeof(float) * shape_.max_frames * shape_.hop());
-    on_ = {held->stream.get(), false, 0, 0, 0};
+    on_ = {held->stream.get(), false, 0, 0};
     resident_bytes_ = held->arena.resident_bytes();
     held_ = std::move(held);
 }

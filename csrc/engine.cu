@@ -42,8 +42,7 @@ Engine::Engine(const ModelShape& shape, Precision precision, int device, bool ov
     held->small.allocate(sizeof(SmallTransfers) + sizeof(float) * shape_.table_rows());
     held->prompt.allocate((2 * shape_.hidden + sizeof(int) * shape_.codebooks) * kPrefillChunk);
     on_ = {held->stream.get(), overlap && properties.major >= 9, properties.multiProcessorCount,
-           ring_bytes_for(properties.major),
-           static_cast<size_t>(properties.accessPolicyMaxWindowSize)};
+           ring_bytes_for(properties.major)};
     held->loader = std::make_unique<Loader>(on_, held->arenas.scratch.base());
     // Rows that pad a packed matrix must be zero, and no scale may be NaN.
     CUDA_CHECK(cudaMemsetAsync(held->arenas.weights.base(), 0, held->arenas.weights.layout_bytes(),

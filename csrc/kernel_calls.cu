@@ -20,7 +20,7 @@ Launch plain_launch() {
     CUDA_CHECK(cudaGetDevice(&device));
     CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
     CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    return {cudaStreamLegacy, false, multiprocessors, ring_bytes_for(major), 0};
+    return {cudaStreamLegacy, false, multiprocessors, ring_bytes_for(major)};
 }
 
 template <class Call>

@@ -1,9 +1,9 @@
 // gemv: packed weights x one activation vector, at memory speed.
 //
-// A block of 16 warps owns a contiguous range of weight blocks, and each warp a contiguous part of it:
-// long runs in memory, few tiles a warp. Each warp keeps a few batches of blocks on their way into
-// shared memory, the first ones before the kernel waits for its input: weights stream across kernel
-// borders. (Bulk copies of this size reach half the bandwidth; a register ring is limited by the six
+// The tiles of a matrix are dealt to thread blocks of 16 warps, so that at any time all of them read
+// neighbouring memory. Each warp takes every 16th batch of a thread block's weight blocks and keeps a
+// few of them on their way into shared memory, the first ones before the kernel waits for its input:
+// weights stream across kernel borders. (Bulk copies of this size reach half the bandwidth; a register ring is limited by the six
 // scoreboards of a warp.) The tensor cores multiply (an FMA loop would be bound by conversions on
 // fp8); each warp leaves partial sums of the tiles it touched, and the block adds them up in a fixed
 // order.
@@ -16,24 +16,29 @@ namespace livevoice {
 constexpr int kGemvWarps = 16;
 constexpr int kGemvThreads = 32 * kGemvWarps;
 
-/// A contiguous range of blocks of a packed matrix.
-struct BlockRange {
-    int begin, end;
+/// The weight blocks of one thread block, in order: from block `first_k` of tile `first_tile` on, then
+/// through tiles `tile_step` apart. `tiles` counts all that it touches.
+struct TileWalk {
+    int first_tile, first_k, tile_step, tiles, blocks;
+    __device__ __forceinline__ int tile(int i) const { return first_tile + i * tile_step; }
 };
 
-/// Whole tiles: every row is finished by one thread block.
-__host__ __device__ inline BlockRange whole_tiles(int tiles, int blocks_a_tile, int part, int parts) {
-    const auto cut = [=](int i) {
-        return static_cast<int>(static_cast<long long>(tiles) * i / parts) * blocks_a_tile;
-    };
-    return {cut(part), cut(part + 1)};
+/// Whole tiles, dealt like cards: every row is finished by one thread block.
+__device__ __forceinline__ TileWalk dealt_tiles(int tiles, int blocks_a_tile) {
+    const int part = blockIdx.x, parts = gridDim.x, mine = (tiles - part + parts - 1) / parts;
+    return {part, 0, parts, mine, mine * blocks_a_tile};
 }
 
-/// Equal shares. With parts <= tiles a tile is shared by at most two thread blocks.
-__host__ __device__ inline BlockRange equal_shares(int tiles, int blocks_a_tile, int part,
-                                                   int parts) {
-    const long long blocks = static_cast<long long>(tiles) * blocks_a_tile;
-    return {static_cast<int>(blocks * part / parts), static_cast<int>(blocks * (part + 1) / parts)};
+/// Equal shares, cut between batches of `batch` blocks. With no more parts than tiles a tile is shared
+/// by at most two thread blocks.
+__device__ __forceinline__ TileWalk equal_shares(int tiles, int blocks_a_tile, int batch) {
+    const int part = blockIdx.x, parts = gridDim.x;
+    const long long batches = static_cast<long long>(tiles) * blocks_a_tile / batch;
+    const int begin = static_cast<int>(batches * part / parts) * batch;
+    const int end = static_cast<int>(batches * (part + 1) / parts) * batch;
+    const int first_tile = begin / blocks_a_tile;
+    return {first_tile, begin - first_tile * blocks_a_tile, 1,
+            ceil_div(end, blocks_a_tile) - first_tile, end - begin};
 }
 
 /// Bytes that a warp asks for at a time, and how many such batches are on their way; 16 warps then
@@ -58,42 +63,58 @@ inline int ring_bytes_for(int compute_capability_major) {
     return kBatchBytes * (is_large ? kBatchesHopper : kBatchesOthers);
 }
 
-/// This warp's part of the range of its thread block.
-__device__ __forceinline__ BlockRange warp_share(BlockRange range) {
-    const int warp = threadIdx.x / 32, blocks = range.end - range.begin;
-    return {range.begin + blocks * warp / kGemvWarps, range.begin + blocks * (warp + 1) / kGemvWarps};
-}
+/// Where a warp is on its walk: block k of the walk's i-th tile.
+struct WalkCursor {
+    int i = 0, k;
+    __device__ __forceinline__ WalkCursor(const TileWalk& walk, int batch, int blocks_a_tile)
+        : k(walk.first_k) {
+        advance(static_cast<int>(threadIdx.x) / 32 * batch, blocks_a_tile);
+    }
+    /// True when that leads to another tile.
+    __device__ __forceinline__ bool advance(int blocks, int blocks_a_tile) {
+        const int before = i;
+        for (k += blocks; k >= blocks_a_tile; k -= blocks_a_tile) ++i;
+        return i != before;
+    }
+};
 
 /// A warp's weight blocks, batch by batch, and the shared memory they arrive in.
 template <class Format>
 struct WeightStream {
     static constexpr int kBatch = kBatchBytes / Format::kBlockBytes;  // blocks
 
-    const uint8_t* next;  // this lane's first bytes of the next batch to be asked for
-    uint8_t* ring;        // this lane's first bytes of the first batch
-    int requests;         // blocks still to be asked for
-    int slot = 0;         // of the batch in use
+    const uint8_t* weights;  // this lane's first bytes of block 0
+    uint8_t* ring;           // this lane's first bytes of the first batch
+    const TileWalk walk;
+    const int blocks_a_tile;
+    WalkCursor next;  // to be asked for
+    int batches;      // of this warp
+    int requests;     // batches still to be asked for
+    int slot = 0;     // of the batch in use
 
-    /// range: the warp's own; rings: of the whole thread block.
-    __device__ __forceinline__ WeightStream(const uint8_t* weights, BlockRange range,
-                                            uint8_t* rings) {
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        next = weights + static_cast<size_t>(range.begin) * Format::kBlockBytes + lane * 16;
-        ring = rings + warp * kRingBytes + lane * 16;
-        requests = range.end - range.begin;
+    __device__ __forceinline__ WeightStream(const uint8_t* packed, const TileWalk& walk,
+                                            int blocks_a_tile, uint8_t* rings)
+        : weights(packed + threadIdx.x % 32 * 16),
+          ring(rings + threadIdx.x / 32 * kRingBytes + threadIdx.x % 32 * 16), walk(walk),
+          blocks_a_tile(blocks_a_tile), next(walk, kBatch, blocks_a_tile) {
+        const int warp = threadIdx.x / 32, all = walk.blocks / kBatch;
+        requests = batches = all > warp ? (all - warp + kGemvWarps - 1) / kGemvWarps : 0;
 #pragma unroll
         for (int i = 0; i < kBatches; ++i) request(i);
     }
     /// A lane copies exactly the bytes that it will use: no barrier is needed anywhere.
     __device__ __forceinline__ void request(int into) {
-        uint8_t* to = ring + into * kBatchBytes;
+        if (requests > 0) {
+            const size_t block = static_cast<size_t>(walk.tile(next.i)) * blocks_a_tile + next.k;
+            const uint8_t* from = weights + block * Format::kBlockBytes;
+            uint8_t* to = ring + into * kBatchBytes;
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i)
-            if (i < requests)
-                Format::fetch(to + i * Format::kBlockBytes, next + i * Format::kBlockBytes);
+            for (int i = 0; i < kBatch; ++i)
+                Format::fetch(to + i * Format::kBlockBytes, from + i * Format::kBlockBytes);
+            next.advance(kBatch * kGemvWarps, blocks_a_tile);
+            --requests;
+        }
         copy_async_commit();  // an empty group keeps the count of groups right
-        next += kBatchBytes;
-        requests -= kBatch;
     }
     /// This lane's bytes of the batch in use, once they are there.
     __device__ __forceinline__ const uint8_t* wait() {
@@ -142,51 +163,32 @@ struct TileSum {
     }
 };
 
-/// Multiplies a warp's range with x and leaves the partial sums of each tile that it touches.
-/// x: Format::Activation [kParts, columns] in shared memory; first_tile: of the thread block.
+/// Multiplies a warp's blocks with x and leaves the partial sums of each tile that it touches.
+/// x: Format::Activation [kParts, columns] in shared memory.
 template <class Format>
-__device__ __forceinline__ void multiply_stream(WeightStream<Format>& stream, BlockRange range,
+__device__ __forceinline__ void multiply_stream(WeightStream<Format>& stream,
                                                 const typename Format::Activation* x, int columns,
-                                                int first_tile, float* partials) {
+                                                float* partials) {
     constexpr int kBatch = WeightStream<Format>::kBatch;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int blocks_a_tile = columns / kBlockColumns;
     const auto* x_lane = x + (Format::kParts == 2 ? g % 2 * columns : 0) + 8 * t;
-    int k = range.begin % blocks_a_tile;
-    float* out = partials + (range.begin / blocks_a_tile - first_tile) * kPartialsATile +
-                 static_cast<int>(threadIdx.x) / 32 * kTileRows;
+    float* out = partials + static_cast<int>(threadIdx.x) / 32 * kTileRows;
 
     TileSum<Format> tile;
-    for (int left = range.end - range.begin; left > 0; left -= kBatch) {
+    WalkCursor at(stream.walk, kBatch, stream.blocks_a_tile);
+    for (int left = stream.batches; left > 0; --left) {
         const uint8_t* batch = stream.wait();
-        if (left >= kBatch && k + kBatch <= blocks_a_tile) {
-            typename Format::Fragment fragment[kBatch];
+        typename Format::Fragment fragment[kBatch];
 #pragma unroll
-            for (int i = 0; i < kBatch; ++i)
-                fragment[i] = Format::load(batch + i * Format::kBlockBytes);
-            stream.release();
-            __syncwarp();
+        for (int i = 0; i < kBatch; ++i) fragment[i] = Format::load(batch + i * Format::kBlockBytes);
+        stream.release();
+        __syncwarp();
 #pragma unroll
-            for (int i = 0; i < kBatch; ++i)
-                tile.add(i % 2, fragment[i], x_lane + (k + i) * kBlockColumns);
-            k += kBatch;
-        } else {  // the end of a tile or of the range lies inside
-            for (int i = 0; i < min(left, kBatch); ++i) {
-                if (k == blocks_a_tile) {
-                    tile.leave(out);
-                    out += kPartialsATile;
-                    k = 0;
-                }
-                tile.add(0, Format::load(batch + i * Format::kBlockBytes),
-                         x_lane + k++ * kBlockColumns);
-            }
-            stream.release();
-        }
-        if (k == blocks_a_tile || left <= kBatch) {
-            tile.leave(out);
-            out += kPartialsATile;
-            k = 0;
-        }
+        for (int i = 0; i < kBatch; ++i)
+            tile.add(i % 2, fragment[i], x_lane + (at.k + i) * kBlockColumns);
+        const int here = at.i;
+        if (at.advance(kBatch * kGemvWarps, stream.blocks_a_tile) || left == 1)
+            tile.leave(out + here * kPartialsATile);
     }
 }
 
@@ -196,22 +198,18 @@ struct PackedMatrix {
     const float* scales;  // float32, one per packed row; null for bf16
     int tiles, columns;
     __host__ __device__ int blocks_a_tile() const { return columns / kBlockColumns; }
-    template <class Format>
-    Streamed streamed() const {
-        return {weights, static_cast<size_t>(tiles) * blocks_a_tile() * Format::kBlockBytes};
-    }
 };
 
 /// Row scales of the block's tiles, read before the wait: they come from memory once a frame, and
 /// nothing may wait for memory between input and result. scales: float32 [tiles, kTileRows], shared.
 template <class Format>
-__device__ __forceinline__ void load_scales(const PackedMatrix& matrix, int first_tile, int tiles,
+__device__ __forceinline__ void load_scales(const PackedMatrix& matrix, const TileWalk& walk,
                                             float* scales) {
-    for (int i = threadIdx.x; Format::kScaled && i < tiles * kTileRows; i += kGemvThreads)
-        scales[i] = matrix.scales[first_tile * kTileRows + i];
+    for (int i = threadIdx.x; Format::kScaled && i < walk.tiles * kTileRows; i += kGemvThreads)
+        scales[i] = matrix.scales[walk.tile(i / kTileRows) * kTileRows + i % kTileRows];
 }
 
-/// Sum of row `row` of tile `tile` (counted from the block's first) over the warps.
+/// Sum of row `row` of the walk's tile `tile` over the warps.
 __device__ __forceinline__ float collect(const float* partials, int tile, int row) {
     const float* from = partials + tile * kPartialsATile + row;
     float sum = 0.0f;
@@ -223,6 +221,9 @@ __device__ __forceinline__ float collect(const float* partials, int tile, int ro
 /// Rings first, then x, partial sums, row scales.
 template <class Format>
 size_t gemv_shared_bytes(const Launch& on, int columns, int tiles_touched) {
+    constexpr int kMultiple = kBlockColumns * WeightStream<Format>::kBatch;
+    LIVEVOICE_CHECK(columns % kMultiple == 0, "gemv: columns must be a multiple of ", kMultiple,
+                    ", got ", columns);
     return static_cast<size_t>(kGemvWarps) * on.ring_bytes +
            sizeof(typename Format::Activation) * Format::kParts * columns +
            sizeof(float) * tiles_touched * (kPartialsATile + kTileRows);

@@ -21,11 +21,11 @@ struct StoreRows {
     float* out;
     int rows;
     template <class Format>
-    __device__ void finish(const float* partials, const float* scales, int first_tile,
-                           int tiles) const {
-        for (int i = threadIdx.x; i < tiles * kTileRows; i += kGemvThreads) {
-            const int row = first_tile * kTileRows + i;
-            if (row >= rows) break;
+    __device__ void finish(const float* partials, const float* scales,
+                           const TileWalk& walk) const {
+        for (int i = threadIdx.x; i < walk.tiles * kTileRows; i += kGemvThreads) {
+            const int row = walk.tile(i / kTileRows) * kTileRows + i % kTileRows;
+            if (row >= rows) continue;
             const float sum = collect(partials, i / kTileRows, i % kTileRows);
             out[row] = Format::kScaled ? sum * scales[i] : sum;
         }
@@ -37,9 +37,9 @@ struct StoreSwiglu {
     void* out;
     int ffn;
     template <class Format>
-    __device__ void finish(const float* partials, const float* scales, int first_tile,
-                           int tiles) const {
-        for (int i = threadIdx.x; i < tiles * 8; i += kGemvThreads) {
+    __device__ void finish(const float* partials, const float* scales,
+                           const TileWalk& walk) const {
+        for (int i = threadIdx.x; i < walk.tiles * 8; i += kGemvThreads) {
             const int tile = i / 8, row = i % 8;
             float gate = collect(partials, tile, row), up = collect(partials, tile, row + 8);
             if (Format::kScaled) {
@@ -47,7 +47,7 @@ struct StoreSwiglu {
                 up *= scales[tile * kTileRows + row + 8];
             }
             Format::store(static_cast<typename Format::Activation*>(out), ffn,
-                          (first_tile + tile) * 8 + row, swiglu(gate, up) * Format::kSwigluScale);
+                          walk.tile(tile) * 8 + row, swiglu(gate, up) * Format::kSwigluScale);
         }
     }
 };
@@ -103,28 +103,24 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     auto* partials = reinterpret_cast<float*>(x + Format::kParts * matrix.columns);
 
     if (!first_of_frame) allow_next_kernel();
-    const BlockRange range =
-        whole_tiles(matrix.tiles, matrix.blocks_a_tile(), blockIdx.x, gridDim.x);
-    const int first_tile = range.begin / matrix.blocks_a_tile();
-    const int tiles = (range.end - range.begin) / matrix.blocks_a_tile();
-    const BlockRange mine = warp_share(range);
-    WeightStream<Format> stream(matrix.weights, mine, shared);
+    const TileWalk walk = dealt_tiles(matrix.tiles, matrix.blocks_a_tile());
+    WeightStream<Format> stream(matrix.weights, walk, matrix.blocks_a_tile(), shared);
     float4 weight[kMaxHiddenPieces];
 #pragma unroll
     for (int i = 0; i < kMaxHiddenPieces; ++i) {
         const int p = threadIdx.x + i * kGemvThreads;
         if (p < matrix.columns / 4) weight[i] = reinterpret_cast<const float4*>(norm_weight)[p];
     }
-    float* scales = partials + tiles * kPartialsATile;
-    load_scales<Format>(matrix, first_tile, tiles, scales);
-    clear_partials(partials, tiles);
+    float* scales = partials + walk.tiles * kPartialsATile;
+    load_scales<Format>(matrix, walk, scales);
+    clear_partials(partials, walk.tiles);
 
     wait_for_previous_kernel();
     if (first_of_frame) allow_next_kernel();
     load_normalised<Format>(residual, weight, matrix.columns, eps, x, scratch);
-    multiply_stream<Format>(stream, mine, x, matrix.columns, first_tile, partials);
+    multiply_stream<Format>(stream, x, matrix.columns, partials);
     __syncthreads();
-    epilogue.template finish<Format>(partials, scales, first_tile, tiles);
+    epilogue.template finish<Format>(partials, scales, walk);
 }
 
 /// matrix: packed [rows, hidden]; norm_weight: float32 [hidden]; hidden a multiple of 32, <= 4096.
@@ -136,7 +132,7 @@ void norm_gemv(const Launch& on, const PackedMatrix& matrix, const Residual& res
                     ", got ", matrix.columns);
     const int blocks = std::min(on.multiprocessors, matrix.tiles);
     const int tiles_touched = ceil_div(matrix.tiles, blocks);
-    launch_streaming(on, matrix.streamed<Format>(), norm_gemv_kernel<Format, Epilogue>, blocks, kGemvThreads,
+    launch(on, norm_gemv_kernel<Format, Epilogue>, blocks, kGemvThreads,
            gemv_shared_bytes<Format>(on, matrix.columns, tiles_touched), matrix, residual, norm_weight,
            eps, first_of_frame, epilogue);
 }

