@@ -53,6 +53,7 @@ function addPlayer(node) {
     host.className = "livevoice-host";
     node.addDOMWidget(WIDGET, WIDGET, host, {
         serialize: false,
+        hideOnZoom: false,
         getMinHeight: () => HEIGHT_PX,
         getValue: () => "",
         setValue: () => {},

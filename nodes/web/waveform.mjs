@@ -6,8 +6,8 @@ const BAR_PX = 2;
 const GAP_PX = 1;
 /** Share of the remaining way that the picture moves in a frame, so that bars grow smoothly. */
 const EASE = 0.16;
-/** Loud speech peaks near 0.5; it should fill the height. */
-const HEADROOM = 0.6;
+/** Speech that peaks here fills the height; what is louder is cut off there. */
+const HEADROOM = 0.4;
 
 export class Waveform {
     /** @param {HTMLCanvasElement} canvas drawn in the CSS colours `--heard`, `--ready`, `--coming`. */
