@@ -1,7 +1,8 @@
 """One ruler for speed: loading, prefill, decode, first sound, codec, of any backend.
 
 Times the same calls that the nodes make. Every figure is the median of several runs in this
-process; nothing is asserted.
+process; nothing is asserted. Decoding one sequence is bound by reading the weights once a frame: on
+a GPU the floor, those bytes over the read bandwidth measured in the same run, stands beside it.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import argparse
 import itertools
 import json
 import statistics
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from . import bench_model, bench_peers
 from .backend import Backend
 from .engine import Engine
 from .prompt import Prompt
@@ -24,14 +28,22 @@ from .voice import Voice
 
 _TEXT = "Good morning, the train leaves at seven and we have to hurry."
 _N_VOICE_FRAMES = 150  # a reference of six seconds
+_SHORT_TEXTS = ("Good night", "Come along")  # 13 tokens with the prompt's, in bytes
 _N_ROWS = 50  # rows decoded in one timing: two seconds of speech
+_POSITIONS = (100, 500, 1000)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the ``bench`` command."""
     parser.add_argument("--model", default="starter", help="folder of a checkpoint, or its name")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1")
-    parser.add_argument("--precision", default="auto", help="auto, fp32, bf16, fp8")
+    parser.add_argument("--precision", default="auto", help="auto, fp32, bf16, fp8, or fp8,bf16")
+    parser.add_argument(
+        "--random", action="store_true", help="random weights at the sizes of the real model"
+    )
+    parser.add_argument(
+        "--peers", action="store_true", help="also time transformers and a captured torch graph"
+    )
     parser.add_argument("--runs", type=int, default=5, help="timings of each figure (median)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
 
@@ -40,25 +52,80 @@ def run(options: argparse.Namespace) -> int:
     """Measure and print; returns the exit code."""
     if options.runs < 1:
         raise ValueError(f"--runs must be 1 or more, got {options.runs}")
-    engine = Engine(options.model, options.device, options.precision)
-    print(f"{engine.checkpoint.path.name} on {_machine(engine.device)}, {engine.backend_reason}")
-    figures = measure(engine, options.runs)
+    with tempfile.TemporaryDirectory() as folder:
+        model = options.model
+        if options.random:
+            model = bench_model.write_random(
+                Path(folder), bench_model.real_sizes(), _any_device(options.device)
+            )
+        figures = _all_precisions(options, model)
     for key, value in figures.items():
-        print(f"{key:<28} {value:10.3f}")
+        print(f"{key:<34} {value:10.3f}")
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
+def _all_precisions(options: argparse.Namespace, model: str | Path) -> dict[str, float]:
+    """Figures of each precision; those without it in their key get it from the second one on."""
+    figures: dict[str, float] = {}
+    for i, precision in enumerate(options.precision.split(",")):
+        engine = Engine(model, options.device, precision)
+        print(
+            f"{engine.checkpoint.path.name} on {_machine(engine.device)}, {engine.backend_reason}"
+        )
+        measured = measure(engine, options.runs)
+        engine.unload()
+        if i > 0:
+            measured = {_with_precision(key, precision): each for key, each in measured.items()}
+        figures |= measured
+    if options.peers and engine.device.type == "cuda":
+        config = engine.checkpoint.config
+        figures |= bench_peers.measure(config, engine.device, position=500, runs=options.runs)
+    return figures
+
+
+def _with_precision(key: str, precision: str) -> str:
+    return key if precision in key.split(".") else f"{key}.{precision}"
+
+
 def measure(engine: Engine, runs: int) -> dict[str, float]:
     """All figures by their stable key; times in the unit that the key names."""
     start = time.perf_counter()
-    engine.load()
-    figures = {"load_s": time.perf_counter() - start}
-    figures["resident_gb"] = engine.resident_bytes / 1e9
-    figures |= _backend_figures(engine, runs)
-    figures |= _speech_figures(engine, runs)
-    return figures
+    with _PeakMemory(engine.device) as peak:
+        engine.load()
+        figures = {"load_s": time.perf_counter() - start}
+        figures["resident_gb"] = engine.resident_bytes / 1e9
+        figures |= _speech_figures(engine, runs)
+    if engine.device.type == "cuda":
+        figures[f"peak_vram_gb.{engine.precision}"] = peak.n_bytes / 1e9
+    return figures | _backend_figures(engine, runs)
+
+
+class _PeakMemory:
+    """Most device memory taken at a time while it is open, as the driver sees it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.n_bytes = 0
+
+    def __enter__(self) -> _PeakMemory:
+        if self._device.type == "cuda":
+            self._free = torch.cuda.mem_get_info(self._device)[0]
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._end.wait(0.005):
+            taken = self._free - torch.cuda.mem_get_info(self._device)[0]
+            self.n_bytes = max(self.n_bytes, taken)
 
 
 def _backend_figures(engine: Engine, runs: int) -> dict[str, float]:
@@ -67,16 +134,41 @@ def _backend_figures(engine: Engine, runs: int) -> dict[str, float]:
     figures = {}
     with engine.my_turn() as epoch, engine.current(epoch) as backend:
         for n_tokens in (13, 300):
-            prompt = _random_prompt(engine, n_tokens)
+            # Another text each time: what the last prompt began with too is not read again.
+            seeds = itertools.count()
             figures[f"prefill_ms.{n_tokens}"] = _median_ms(
-                lambda prompt=prompt: backend.prefill(prompt), runs
+                lambda n=n_tokens, seeds=seeds: _prefill(
+                    backend, _random_prompt(engine, n, next(seeds))
+                ),
+                runs,
             )
         figures |= _voice_figures(engine, backend, runs)
-        for position in (100, 500, 1000):
+        for position in _POSITIONS:
             if position < limit:
                 prompt = _random_prompt(engine, position)
                 took = [_decode_ms(backend, prompt) for _ in range(runs)]
                 figures[f"decode_ms.{precision}.pos{position}"] = statistics.median(took)
+        if backend.name == "native":
+            figures |= _floor_figures(backend, limit, runs)
+    return figures
+
+
+def _prefill(backend: Backend, prompt: Prompt) -> None:
+    backend.prefill(prompt)
+    backend.logits()  # waits for it
+
+
+def _floor_figures(backend: Backend, limit: int, runs: int) -> dict[str, float]:
+    """Time of a step on the GPU alone, and its floor: bytes that must be read over bandwidth."""
+    precision, bandwidth = backend.precision, backend.read_bandwidth()
+    figures = {"read_tb_s": bandwidth / 1e12}
+    for position in _POSITIONS:
+        if position < limit:
+            took = statistics.median(backend.time_step_ms(position) for _ in range(3 * runs))
+            floor = 1e3 * backend.frame_bytes(position) / bandwidth
+            figures[f"step_gpu_ms.{precision}.pos{position}"] = took
+            figures[f"floor_ms.{precision}.pos{position}"] = floor
+            figures[f"share_of_floor.{precision}.pos{position}"] = floor / took
     return figures
 
 
@@ -91,8 +183,8 @@ def _voice_figures(engine: Engine, backend: Backend, runs: int) -> dict[str, flo
         return {}
     in_turn = itertools.cycle((one, other))
     return {
-        "prefill_ms.voice_cold": _median_ms(lambda: backend.prefill(next(in_turn)), runs),
-        "prefill_ms.voice_warm": _median_ms(lambda: backend.prefill(one), runs),
+        "prefill_ms.voice_cold": _median_ms(lambda: _prefill(backend, next(in_turn)), runs),
+        "prefill_ms.voice_warm": _median_ms(lambda: _prefill(backend, one), runs),
     }
 
 
@@ -112,8 +204,10 @@ def _speech_figures(engine: Engine, runs: int) -> dict[str, float]:
     sampling = SamplingParams(0.65, 30, 1.0, 0)
     speech = engine.generate(_TEXT, sampling, max_seconds=10)
 
+    texts = itertools.cycle(_SHORT_TEXTS)
+
     def first_sound() -> None:
-        chunks = iter(engine.stream(_TEXT, sampling, max_seconds=10))
+        chunks = iter(engine.stream(next(texts), sampling, max_seconds=10))
         next(chunks)
         chunks.close()
 
@@ -129,9 +223,10 @@ def _speech_figures(engine: Engine, runs: int) -> dict[str, float]:
     }
 
 
-def _random_prompt(engine: Engine, n_tokens: int) -> Prompt:
+def _random_prompt(engine: Engine, n_tokens: int, seed: int = 0) -> Prompt:
     config = engine.checkpoint.config
-    ids = torch.randint(0, 256, (n_tokens,), generator=torch.Generator().manual_seed(n_tokens))
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, 256, (n_tokens,), generator=generator)
     return Prompt(ids, torch.empty((0, config.n_codebooks), dtype=torch.int64))
 
 
@@ -143,6 +238,12 @@ def _median_ms(call: Callable[[], object], runs: int) -> float:
         call()
         took.append(1e3 * (time.perf_counter() - start))
     return statistics.median(took)
+
+
+def _any_device(device: str) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device
 
 
 def _machine(device: torch.device) -> str:

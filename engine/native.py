@@ -178,6 +178,30 @@ class NativeBackend:
         self._resident = None
         return self._engine.time_steps(position, steps)
 
+    def frame_bytes(self, position: int) -> int:
+        """Bytes that a decode step at ``position`` has to read: weights, head, keys and values."""
+        config, width = self.config, 1 if self.precision == "fp8" else 2
+        H, F, Q, K = (
+            config.hidden,
+            config.ffn,
+            config.n_heads * config.head_dim,
+            config.n_kv_heads * config.head_dim,
+        )
+        layer = width * (H * (Q + 2 * K) + H * Q + 3 * H * F) + 4 * K * position
+        scales = 4 * (Q + 2 * K + 2 * H + 2 * F) if self.precision == "fp8" else 0
+        head = 2 * H * config.n_codebooks * config.codebook_vocab
+        return config.n_layers * (layer + scales) + head
+
+    def read_bandwidth(self) -> float:
+        """Bytes per second of a plain read of 2 GB on this device, the best of ten."""
+        buffer = torch.randint(0, 255, (2 << 30,), dtype=torch.uint8, device=self.device)
+        try:
+            with torch.cuda.device(self.device):
+                return _extension().kernels.read_bandwidth(buffer, 10)
+        finally:
+            del buffer
+            torch.cuda.empty_cache()
+
     def unload(self) -> None:
         """See :class:`~.backend.Backend`."""
         self._resident = None

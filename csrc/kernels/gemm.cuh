@@ -216,10 +216,8 @@ void gemm(const Launch& on, const PackedMatrix& matrix, const typename Format::A
         gemm_with<Format, GemmShape<1, 2, kDeep>>(on, matrix, x, S, splits, epilogue);
     else if (S <= 32)
         gemm_with<Format, GemmShape<1, 4, kDeep / 2>>(on, matrix, x, S, splits, epilogue);
-    else if (S <= 128 || !Format::kScaled)
-        gemm_with<Format, GemmShape<2, 8, 2>>(on, matrix, x, S, splits, epilogue);
     else
-        gemm_with<Format, GemmShape<4, 8, 2>>(on, matrix, x, S, splits, epilogue);
+        gemm_with<Format, GemmShape<2, 8, 2>>(on, matrix, x, S, splits, epilogue);
 }
 
 }  // namespace livevoice

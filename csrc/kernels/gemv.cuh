@@ -3,10 +3,10 @@
 // The tiles of a matrix are dealt to thread blocks of 16 warps, so that at any time all of them read
 // neighbouring memory. Each warp takes every 16th batch of a thread block's weight blocks and keeps a
 // few of them on their way into shared memory, the first ones before the kernel waits for its input:
-// weights stream across kernel borders. (Bulk copies of this size reach half the bandwidth; a register ring is limited by the six
-// scoreboards of a warp.) The tensor cores multiply (an FMA loop would be bound by conversions on
-// fp8); each warp leaves partial sums of the tiles it touched, and the block adds them up in a fixed
-// order.
+// weights stream across kernel borders. (Bulk copies of this size reach half the bandwidth; a ring of
+// registers is limited by the six scoreboards of a warp.) The tensor cores multiply (an FMA loop would
+// be bound by conversions on fp8); each warp leaves partial sums of the tiles it touched, and the
+// block adds them up in a fixed order.
 #pragma once
 #include "device/formats.cuh"
 #include "kernels/launch.h"
@@ -45,11 +45,7 @@ __device__ __forceinline__ TileWalk equal_shares(int tiles, int blocks_a_tile, i
 /// have 48 KB in flight. More only makes the queue in front of memory longer for everybody (measured).
 /// Two thread blocks fit a multiprocessor with it: one that multiplies, and the next kernel's, which
 /// asks for its first batches meanwhile. GPUs other than Hopper have less shared memory.
-#ifndef LV_BYTES
-#define LV_BYTES 1024
-#define LV_N 3
-#endif
-constexpr int kBatchBytes = LV_BYTES, kBatchesHopper = LV_N, kBatchesOthers = 2;
+constexpr int kBatchBytes = 1024, kBatchesHopper = 3, kBatchesOthers = 2;
 #if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
 constexpr int kBatches = kBatchesHopper;
 #else
