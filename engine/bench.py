@@ -59,8 +59,6 @@ def run(options: argparse.Namespace) -> int:
                 Path(folder), bench_model.real_sizes(), _any_device(options.device)
             )
         figures = _all_precisions(options, model)
-    for key, value in figures.items():
-        print(f"{key:<34} {value:10.3f}")
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     return 0
@@ -78,10 +76,17 @@ def _all_precisions(options: argparse.Namespace, model: str | Path) -> dict[str,
         engine.unload()
         if i > 0:
             measured = {_with_precision(key, precision): each for key, each in measured.items()}
-        figures |= measured
+        figures |= _shown(measured)
     if options.peers and engine.device.type == "cuda":
         config = engine.checkpoint.config
-        figures |= bench_peers.measure(config, engine.device, position=500, runs=options.runs)
+        peers = bench_peers.measure(config, engine.device, position=500, runs=options.runs)
+        figures |= _shown(peers)
+    return figures
+
+
+def _shown(figures: dict[str, float]) -> dict[str, float]:
+    for key, value in figures.items():
+        print(f"{key:<34} {value:10.3f}")
     return figures
 
 
