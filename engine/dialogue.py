@@ -100,9 +100,8 @@ def speak_turns(
     sampling: SamplingParams,
     *,
     takes: Mapping[int, int] | None = None,
-    max_seconds: float | None = None,
-    retries: int = 0,
     on_frame: OnFrame | None = None,
+    **options: object,
 ) -> Iterator[Codes]:
     """Speak turns one after the other; those spoken before with the same settings are remembered.
 
@@ -112,9 +111,8 @@ def speak_turns(
         voices: by the turns' speakers.
         sampling: parameters, and the seed that each turn's own seed is derived from.
         takes: which take of a turn (numbered from 1) is wanted, where it is not the first (0).
-        max_seconds: cap on each utterance; None derives it from the text.
-        retries: further attempts at an utterance that does not end by itself.
-        on_frame: called once a frame with the turn's (frames so far, frames at most).
+        on_frame: called once a frame with the turn's (frames so far, frames expected).
+        **options: of the engine's ``stream``: max_seconds, retries, reading.
 
     Yields:
         The codes of each turn.
@@ -122,13 +120,10 @@ def speak_turns(
     for number, turn in enumerate(turns, start=1):
         own = replace(sampling, seed=turn_seed(sampling.seed, turn, (takes or {}).get(number, 0)))
         voice = voices[turn.speaker]
-        key = (turn.text, voice.content_hash, own, max_seconds, retries)
+        key = (turn.text, voice.content_hash, own, *sorted(options.items()))
         codes = engine.spoken.get(key)
         if codes is None:
-            codes = engine.codes(
-                turn.text, own, voice=voice, max_seconds=max_seconds, retries=retries,
-                on_frame=on_frame,
-            )  # fmt: skip
+            codes = engine.codes(turn.text, own, voice=voice, on_frame=on_frame, **options)
             engine.spoken.put(key, codes)
         yield codes
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .audio import check_waveform, to_mono, trim_silence
-from .text import estimate_s
+from .duration import estimate_s
 
 MIN_S = 1.0
 MAX_S = 100.0  # what the reference server takes; also bounds the prompt

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from .duration import estimate_s
 from .text import split
 
 _IN_BRACKETS = re.compile(r"\s*\[(?P<name>[^\[\]]{1,80})\]\s*[:\uff1a]?(?P<text>.*)")
@@ -38,6 +39,11 @@ class Turn:
     text: str
     line: int
     seed_key: str
+
+    @property
+    def estimate_s(self) -> float:
+        """Expected duration in seconds."""
+        return estimate_s(self.text)
 
 
 def parse_turns(script: str, names: Iterable[str]) -> tuple[Turn, ...]:

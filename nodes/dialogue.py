@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 
 import comfy.model_management as management
-from comfy.utils import ProgressBar
 from comfy_api.latest import io
 
-from ..engine import Codes, SamplingParams, Turn, Voice, assemble, parse_turns, speak_turns
+from ..engine import Codes, Reading, SamplingParams, Turn, Voice, assemble, parse_turns, speak_turns
 from .audio import to_audio
+from .progress import progress
 from .residency import EnginePatcher, recognised_out_of_memory
-from .speech import text_inputs
+from .speech import reading_input, text_inputs
 from .wires import CODES, VOICE
 
 _N_VOICES = 6
 _SCRIPT = """[hibari] Good morning! Did you hear the news?
 [rms] What news do you mean?
 [hibari] The train leaves at seven, and we have to hurry."""
-_STEPS = 1000  # of the progress bar, a turn
 
 
 class Dialogue(io.ComfyNode):
@@ -69,6 +69,7 @@ class Dialogue(io.ComfyNode):
                     tooltip="Numbers of turns to speak in another way, such as 2, 5; all others "
                     "stay as they are. A number given twice asks for the third way, and so on.",
                 ),
+                reading_input(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="24 kHz, mono, gaps included."),
@@ -100,6 +101,7 @@ class Dialogue(io.ComfyNode):
         max_seconds: float,
         retries: int,
         retakes: str,
+        reading: Reading | None = None,
         **others: object,
     ) -> io.NodeOutput:
         """Speak every turn; ``others`` holds the voices and the fields of SamplingParams."""
@@ -107,13 +109,15 @@ class Dialogue(io.ComfyNode):
         turns = parse_turns(script, voices)
         sampling = SamplingParams(**others)
         takes = _takes(retakes, len(turns))
+        codec = model.engine.checkpoint.codec_config
         model.make_resident()
         spoken: list[Codes] = []
         with recognised_out_of_memory():
             for codes in speak_turns(
                 model.engine, turns, voices, sampling, takes=takes,
                 max_seconds=max_seconds or None, retries=retries,
-                on_frame=_progress(turns, spoken),
+                reading=reading,
+                on_frame=_progress(turns, spoken, codec.frame_rate_hz),
             ):  # fmt: skip
                 spoken.append(codes)
                 management.throw_exception_if_processing_interrupted()
@@ -169,13 +173,15 @@ def _takes(retakes: str, n_turns: int | None = None) -> dict[int, int]:
     return dict(Counter(map(int, numbers)))
 
 
-def _progress(turns: tuple[Turn, ...], spoken: list[Codes]) -> object:
-    """Called once a frame: moves the node's bar, raises when cancel was pressed."""
-    bar = ProgressBar(_STEPS * len(turns))
+def _progress(
+    turns: tuple[Turn, ...], spoken: list[Codes], rate_hz: int
+) -> Callable[[int, int], None]:
+    """Called once a frame: counts the turns before and, by estimate, those after, too."""
+    show = progress()
 
-    def on_frame(done_frames: int, cap_frames: int) -> None:
-        management.throw_exception_if_processing_interrupted()
-        part = _STEPS * done_frames // max(1, cap_frames)
-        bar.update_absolute(_STEPS * len(spoken) + min(part, _STEPS))
+    def on_frame(done_frames: int, total_frames: int) -> None:
+        before = sum(len(codes.frames) for codes in spoken)
+        after = round(rate_hz * sum(turn.estimate_s for turn in turns[len(spoken) + 1 :]))
+        show(before + done_frames, before + total_frames + after)
 
     return on_frame

@@ -20,7 +20,7 @@ def progress(also: Callable[[int, int], None] | None = None) -> Callable[[int, i
     Args:
         also: called with the same numbers.
     """
-    bar, clock = ProgressBar(1), Clock(_tell)
+    bar, clock = ProgressBar(1), Clock(tell)
 
     def on_frame(done_frames: int, total_frames: int) -> None:
         management.throw_exception_if_processing_interrupted()
@@ -66,7 +66,7 @@ def _spoken(seconds: float) -> str:
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
-def _tell(sentence: str) -> None:
+def tell(sentence: str) -> None:
     """Show a line of text on the running node."""
     context = get_executing_context()
     server = getattr(PromptServer, "instance", None)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..engine import Voice as EngineVoice
 from ..engine import check_name
+from .progress import tell
 from .residency import EnginePatcher, recognised_out_of_memory
 from .wires import MODEL, VOICE
 
@@ -81,6 +82,8 @@ def make_voice(
 ) -> EngineVoice:
     """Make a voice of AUDIO with the model's encoder; the model itself need not be loaded.
 
+    What was noticed is shown on the running node.
+
     Raises:
         ValueError: no audio, or one that can't be used; says why.
     """
@@ -94,10 +97,12 @@ def make_voice(
         voice = model.engine.voice(
             recording, sample_rate, transcript, name=name, make_room=make_room
         )
-    if n_clips == 1:
-        return voice
-    joined = f"voice: {n_clips} clips were joined, the transcript must be of all of them in order"
-    return replace(voice, notices=(joined, *voice.notices))
+    if n_clips > 1:
+        joined = f"voice: {n_clips} clips were joined; the transcript must be of all, in order"
+        voice = replace(voice, notices=(joined, *voice.notices))
+    if voice.notices:
+        tell("\n".join(voice.notices))
+    return voice
 
 
 def report(model: EnginePatcher, voice: EngineVoice) -> str:
