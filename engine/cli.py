@@ -125,6 +125,8 @@ def _say(options: argparse.Namespace) -> int:
         f"({codes.seconds / max(took, 1e-9):.1f} x real time), loading {loaded - start:.2f} s, "
         f"{engine.backend_reason}"
     )
+    for note in codes.notes:
+        print(f"livevoice: {note}", file=sys.stderr)
     for utterance in codes.utterances:
         if utterance.stop_reason != "eoc":
             print(

@@ -45,7 +45,7 @@ _UNITS = {
     "‰": "per mille",
 }  # fmt: skip
 _SIGNS = {
-    "#": "number ", "+": "plus", "=": "equals", "×": " times ", "÷": " divided by ",
+    "#": "hashtag ", "+": "plus", "=": "equals", "×": " times ", "÷": " divided by ",
     "≈": " about ",
 }  # fmt: skip
 _UNCHANGED = frozenset("hertz kilohertz megahertz gigahertz percent yen".split())
@@ -203,6 +203,7 @@ RULES = (
         r"(?<=\p{Ll}{2}|[0-9])[.!?](?=\p{Lu}\p{Ll})",
         lambda match: f"{match.group()} ",
     ),
+    _rule("sign", r"#(?=[0-9])", "number "),
     _rule(
         "money",
         rf"{_MINUS}(?P<currency>{_CURRENCY})\s?(?P<n>{_NUMBER})(?:\s?{_SCALE}(?!\w))?",
@@ -274,7 +275,7 @@ RULES = (
     _rule("sign", r"\s*&\s*", " and "),
     _rule(
         "sign",
-        r"#(?=\p{L}|\p{N})|(?<=\s)\+(?=\s)|(?<=\s)=(?=\s)|[×÷≈]",
+        r"#(?=\p{L})|(?<=\s)\+(?=\s)|(?<=\s)=(?=\s)|[×÷≈]",
         lambda match: _SIGNS[match.group()],
     ),
     _rule("sign", r"(?<!\S)@(?=\w)", "at "),

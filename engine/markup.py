@@ -228,7 +228,7 @@ class Reader:
             space = " " if match["word"] or len(match.group()) > 1 else ""
             return self.marks.character(Mark(mark.tag, sound + comma)) + space
 
-        pattern = regex.compile(rf"[{characters}]\s*(?=(?P<word>[\p{{L}}\p{{M}}'’]+)|)")
+        pattern = regex.compile(rf"[{characters}]\s*(?=(?P<word>[\p{{L}}\p{{M}}\p{{N}}'’]+)|)")
         return text.rewrite(pattern, complete, "control tag")
 
 

@@ -5,8 +5,8 @@ Data only; :mod:`.text` makes it from a text.
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 
 from .duration import estimate_s
 
@@ -15,6 +15,8 @@ UTTERANCE_LIMIT_S = 15.0
 
 LONGEST_GAP_S = 600.0
 """Longest silence between utterances: single pauses are shorter, but add up."""
+
+_N_EXAMPLES, _N_SHOWN = 3, 40
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,16 @@ class Script:
     warnings: tuple[str, ...] = ()
 
     @property
+    def seconds(self) -> float:
+        """Expected duration of it all."""
+        return sum(each.estimate_s + each.gap_s for each in self.utterances)
+
+    def json(self) -> str:
+        """For machines: utterances, the account of every character, warnings."""
+        fields = {**asdict(self), "seconds": self.seconds}
+        return json.dumps(fields, ensure_ascii=False, indent=2)
+
+    @property
     def text(self) -> str:
         """What is spoken, one utterance a line."""
         return "\n".join(each.text for each in self.utterances if each.text)
@@ -122,9 +134,21 @@ class Script:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The warnings, and in one sentence what is not spoken."""
-        if not self.unspoken:
-            return self.warnings
-        counts = Counter(reason for _, reason in self.unspoken)
-        listed = ", ".join(f"{reason} ({n})" for reason, n in sorted(counts.items()))
-        return (*self.warnings, f"not spoken: {listed}")
+        """The warnings, and what is not spoken, with examples."""
+        examples: dict[str, list[str]] = {}
+        for characters, reason in self.unspoken:
+            examples.setdefault(reason, []).append(_printable(characters))
+        listed = (
+            f"{reason}: {' '.join(dict.fromkeys(found[:_N_EXAMPLES]))}"
+            + (f" … ({len(found)} times)" if len(found) > _N_EXAMPLES else "")
+            for reason, found in examples.items()
+        )
+        return (*self.warnings, *(f"not spoken, {each}" for each in listed))
+
+
+def _printable(characters: str) -> str:
+    """For a report: invisible characters by number, and no more than fits a line."""
+    shown = "".join(
+        each if each.isprintable() else f"U+{ord(each):04X}" for each in characters[:_N_SHOWN]
+    )
+    return f"{shown}…" if len(characters) > _N_SHOWN else shown

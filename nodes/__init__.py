@@ -13,6 +13,7 @@ from .dialogue import Dialogue
 from .load_codes import LoadCodes
 from .load_model import LoadModel
 from .load_voice import LoadVoice
+from .plan_text import PlanText
 from .preview import register_route
 from .preview_voice import PreviewVoice
 from .report import Report
@@ -44,6 +45,7 @@ class LiveVoiceExtension(ComfyExtension):
             SaveCodes,
             LoadCodes,
             TextOptions,
+            PlanText,
             Report,
             Reroll,
             Voice,

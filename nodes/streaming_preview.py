@@ -89,7 +89,7 @@ class StreamingPreview(io.ComfyNode):
             workflow_id=str(workflow.get("id", "")),
             sample_rate=model.engine.sample_rate,
             frame_rate_hz=model.engine.checkpoint.codec_config.frame_rate_hz,
-            expected_s=sum(each.estimate_s + each.gap_s for each in script.utterances),
+            expected_s=script.seconds,
         )
 
 

@@ -74,7 +74,8 @@ def check_chapter(codes, samples, outputs):
     assert not samples[slice(*(24000 * pause_s).astype(int))].any()
     assert "One cold day in November, at seven thirty in the morning, the clock stopped." in outputs
     assert "00:00:00,000 --> 00:00:0" in outputs
-    assert "not spoken: markdown (3), pause (3)" in outputs
+    assert "not spoken, markdown: # **" in outputs
+    assert "not spoken, pause: [pause:0.8] [pause:500ms] [pause:1]" in outputs
 
 
 def test_the_preview_gives_the_same_sound_as_the_two_nodes(server):

@@ -1,6 +1,7 @@
 """Long texts: gaps, one voice, progress, re-rolls, cancels; with the starter on the CPU."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -125,6 +126,25 @@ def test_cancel_keeps_the_finished_part(starter_engine: Engine, spoken):
     assert torch.equal(heard, spoken.waveform[: len(heard)])
 
 
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+def test_an_hour_is_decoded_in_flat_memory(starter_engine: Engine, monkeypatch):
+    hop = starter_engine.checkpoint.codec_config.hop_samples
+
+    def silence(codes: torch.Tensor, lead: int = 0, tail: int = 0) -> torch.Tensor:
+        return torch.zeros((len(codes) - lead - tail) * hop)
+
+    monkeypatch.setattr(starter_engine, "decode_window", silence)
+    frames = torch.zeros(375, 8, dtype=torch.int64)
+    utterance = SpokenUtterance("Fifteen seconds.", frames, "eoc", gap_s=0.1)
+    codes = Codes((utterance,) * 240, SAMPLING, starter_engine.checkpoint.codec_id)
+    n_samples, pages = 0, []
+    for chunk in starter_engine.decode_chunks(codes):
+        n_samples += len(chunk)
+        pages.append(int(Path("/proc/self/statm").read_text().split()[1]))
+    assert n_samples == 240 * (375 * hop + 2400)
+    assert 4096 * (max(pages) - pages[0]) < 20e6  # the sound is 345 MB
+
+
 def test_joiner_joins_without_clicks():
     """A constant signal shows each ramp: its largest step is that of the ramp."""
     ones = torch.ones(2400)
@@ -180,7 +200,7 @@ def test_report_times_are_those_of_the_sound(spoken):
     assert lines[1].startswith("00:00:00,250 --> 00:00:0")
     assert lines[2] == "The kitchen door is open."
     assert found.text().splitlines()[0].endswith("3 utterances, eoc")
-    assert "not spoken: pause (2)" in found.text()
+    assert "not spoken, pause: [pause:0.25] [pause:1.5]" in found.text()
 
 
 def test_report_doubts_what_is_too_short_or_too_long():

@@ -29,7 +29,7 @@ def test_twice_is_once(text: str, language: str):
     assert spoken(once, language) == once
 
 
-@given(st.text("abcdefghijklmnopqrstuvwxyzäöüßéñ ,.?!'\n", max_size=100))
+@given(st.text("abcdefghijklmnopqrstuvwxyzäöüßéñ ,?!'\n", max_size=100))
 def test_words_are_left_alone(text: str):
     assert spoken(text, "en") == text
 
@@ -55,6 +55,7 @@ def test_words_are_left_alone(text: str):
         ("½ cup, 3/4 mile", "one half cup, three quarters mile"),
         ("It was 51.7.The humidity fell.", "It was fifty-one point seven. The humidity fell."),
         ("R&D #1, a = b", "R and D number one, a equals b"),
+        ("#1 of #comfyui", "number one of hashtag comfyui"),
         ("Hi 😀! Bye 👩‍💻 now 🇩🇪", "Hi! Bye   now"),
         ("“Don’t” — she said", "\"Don't\" — she said"),
         ("Well — yes", "Well, yes"),

@@ -1,5 +1,6 @@
 """Laws of the plan, over arbitrary Unicode; what exactly is made of real texts is in text_cases."""
 
+import json
 import unicodedata
 
 import pytest
@@ -74,6 +75,7 @@ def test_what_is_spoken_is_what_was_written(text: str, limit_s: float):
 
 @given(ANYTHING, LIMITS, st.booleans())
 @settings(max_examples=300, deadline=None)
+@example("<LAUGHTER>00", 0.5, False)
 def test_utterances_are_bounded_and_speak(text: str, limit_s: float, normalise: bool):
     script = planned(text, Reading(limit_s=limit_s, normalise=normalise))
     for utterance in script.utterances if script else ():
@@ -211,6 +213,20 @@ def test_all_43_tags_in_the_spellings_that_people_type():
             script = plan(f"{typed}Hello there.")
             assert tag.token in script.text, typed
             assert not regex.search("is not a tag", str(script.warnings)), typed
+
+
+def test_notes_show_what_is_left_out():
+    script = plan("Hi 😀 <b>you</b>​ and <|audio|>me.")
+    assert script.notes == (
+        "<|audio|> is reserved for the prompt's layout and was left out",
+        "not spoken, emoji: 😀",
+        "not spoken, markup: SSML or HTML: <b> </b>",
+        "not spoken, character without a sound: U+200B",
+        "not spoken, control tag: <|audio|>",
+    )
+    assert json.loads(script.json())["account"][0] == {
+        "start": 0, "end": 2, "utterance": 0, "reason": "",
+    }  # fmt: skip
 
 
 def test_options_out_of_range_are_refused():

@@ -225,7 +225,7 @@ def test_codes_come_with_a_report(model):
     assert report.splitlines() == [
         "0.60 s, 1 utterances, cap; listen to 1",
         "1: 0.00 - 0.60 s, 15 frames, cap, attempt 1, as expected: Good morning to two of you.",
-        "not spoken: emoji (1)",
+        "not spoken, emoji: 😀",
     ]
 
 

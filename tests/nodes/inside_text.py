@@ -9,6 +9,7 @@ import torch
 from livevoice.engine import Reading
 from livevoice.nodes import progress
 from livevoice.nodes.codes_to_waveform import CodesToWaveform
+from livevoice.nodes.plan_text import PlanText
 from livevoice.nodes.report import Report
 from livevoice.nodes.reroll import Reroll
 from livevoice.nodes.residency import patcher_of
@@ -51,6 +52,15 @@ def test_report_as_text_json_and_subtitles(model):
     assert "00:00:01,100 --> 00:00:01,700\nTwo." in srt
     audio = CodesToWaveform.execute(model, codes).args[0]
     assert audio["waveform"].shape[-1] == round(seconds * 24000)
+
+
+def test_a_plan_needs_no_model():
+    spoken, notes, seconds, as_json = PlanText.execute("Hi 2 **you**.\n\n[pause:3]Bye.").args
+    assert spoken == "Hi two you.\nBye."
+    assert notes == "not spoken, markdown: **\nnot spoken, pause: [pause:3]"
+    assert seconds == pytest.approx(4.0, abs=0.3)
+    assert [each["gap_s"] for each in json.loads(as_json)["utterances"]] == [3.0, 0.0]
+    assert "nothing to speak" in PlanText.validate_inputs("...")
 
 
 def test_reroll_leaves_the_others(model):
