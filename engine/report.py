@@ -73,16 +73,17 @@ class Report:
 
     def text(self) -> str:
         """For people: one line an utterance, and the notes."""
+        return "\n".join([self._head(), *map(_line, self.utterances), *self.notes])
+
+    def summary(self) -> str:
+        """As :meth:`text`, but of the utterances only those that should be listened to."""
+        doubtful = (each for each in self.utterances if not each.is_fine)
+        return "\n".join([self._head(), *map(_line, doubtful), *self.notes])
+
+    def _head(self) -> str:
         doubtful = [str(each.number) for each in self.utterances if not each.is_fine]
         head = f"{self.seconds:.2f} s, {len(self.utterances)} utterances, {self.stop_reason}"
-        if doubtful:
-            head += f"; listen to {', '.join(doubtful)}"
-        lines = [
-            f"{each.number}: {each.start_s:.2f} - {each.end_s:.2f} s, {each.frames} frames, "
-            f"{each.stop_reason}, attempt {each.attempt + 1}, {each.plausibility}: {each.text}"
-            for each in self.utterances
-        ]
-        return "\n".join([head, *lines, *self.notes])
+        return f"{head}; listen to {', '.join(doubtful)}" if doubtful else head
 
     def json(self) -> str:
         """For machines: the fields above."""
@@ -125,6 +126,13 @@ def report(codes: Codes) -> Report:
             )
         clock_s += seconds + (each.gap_s if index < last else max(each.gap_s, 0.0))
     return Report(tuple(found), round(clock_s, 4), codes.stop_reason, codes.notes)
+
+
+def _line(each: UtteranceReport) -> str:
+    return (
+        f"{each.number}: {each.start_s:.2f} - {each.end_s:.2f} s, {each.frames} frames, "
+        f"{each.stop_reason}, attempt {each.attempt + 1}, {each.plausibility}: {each.text}"
+    )
 
 
 def _plausibility(seconds: float, expected_s: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from comfy_api.latest import io
 
 from ..engine import Codes, Voice, report
+from .progress import tell
 from .residency import EnginePatcher
 from .speech import run
 from .wires import CODES, MODEL, VOICE
@@ -73,4 +74,6 @@ class Reroll(io.ComfyNode):
                 codes, codes.index_of(piece), take, voice=voice, retries=retries, on_frame=on_frame
             ),
         )
-        return io.NodeOutput(codes, report(codes).text())
+        found = report(codes)
+        tell(found.summary())
+        return io.NodeOutput(codes, found.text())

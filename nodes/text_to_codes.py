@@ -5,6 +5,7 @@ from __future__ import annotations
 from comfy_api.latest import io
 
 from ..engine import Reading, SamplingParams, Voice, report
+from .progress import tell
 from .residency import EnginePatcher
 from .speech import keep_partial_input, reading_input, speak, text_inputs, text_problem
 from .wires import CODES
@@ -77,4 +78,6 @@ class TextToCodes(io.ComfyNode):
             voice=voice,
             reading=reading,
         )
-        return io.NodeOutput(codes, report(codes).text(), codes.text)
+        found = report(codes)
+        tell(found.summary())
+        return io.NodeOutput(codes, found.text(), codes.text)
