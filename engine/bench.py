@@ -178,18 +178,23 @@ def _floor_figures(backend: Backend, limit: int, runs: int) -> dict[str, float]:
 
 
 def _voice_figures(engine: Engine, backend: Backend, runs: int) -> dict[str, float]:
-    """Prefill behind a voice's prefix that is not in the KV cache, and behind one that is."""
+    """Prefill behind a voice that is not in the KV cache, and behind one that is, always new text.
+
+    The prompts share nothing but what they have to: a backend may find any common beginning.
+    """
     generator = torch.Generator().manual_seed(0)
     config = engine.checkpoint.config
     shape = (2, _N_VOICE_FRAMES, config.n_codebooks)
     codes = torch.randint(0, config.codebook_size, shape, generator=generator)
-    one, other = (engine.prompts.build(_TEXT, Voice(each, _TEXT)) for each in codes)
-    if len(one) >= engine.context_rows:
+    one, other = (Voice(each, f"{n} {_TEXT}") for n, each in enumerate(codes))
+    build = engine.prompts.build
+    first, second, third = build(_TEXT, one), build(f"Oh! {_TEXT}", one), build(_TEXT, other)
+    if len(second) >= engine.context_rows:
         return {}
-    in_turn = itertools.cycle((one, other))
+    cold, warm = itertools.cycle((first, third)), itertools.cycle((first, second))
     return {
-        "prefill_ms.voice_cold": _median_ms(lambda: _prefill(backend, next(in_turn)), runs),
-        "prefill_ms.voice_warm": _median_ms(lambda: _prefill(backend, one), runs),
+        "prefill_ms.voice_cold": _median_ms(lambda: _prefill(backend, next(cold)), runs),
+        "prefill_ms.voice_warm": _median_ms(lambda: _prefill(backend, next(warm)), runs),
     }
 
 
