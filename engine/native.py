@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .checkpoint import AUDIO_TABLE, BACKBONE, CODEC, TEXT_EMBEDDING, Checkpoint
+from .checkpoint import (
+    AUDIO_TABLE,
+    BACKBONE,
+    CODEC,
+    TEXT_EMBEDDING,
+    Checkpoint,
+    backbone_shapes,
+)
 from .config import CodecConfig, ModelConfig
 from .delay import EndOfSpeech
 from .prompt import AUDIO_SLOT, Prompt
@@ -92,6 +99,7 @@ class NativeBackend:
         device: torch.device,
         precision: str,
         context_rows: int,
+        on_progress: Callable[[int, int], None] | None = None,
         *,
         overlap: bool = True,
     ) -> None:
@@ -109,7 +117,7 @@ class NativeBackend:
             overlap=overlap,
         )
         try:
-            _load_weights(self._engine, checkpoint, self.context_rows)
+            _load_weights(self._engine, checkpoint, self.context_rows, on_progress)
             self._engine.finish_loading()
         except BaseException:
             self._engine.unload()
@@ -295,8 +303,22 @@ def _codec_sizes(config: CodecConfig) -> dict[str, Any]:
     return vars(config) | {"max_frames": MAX_WINDOW_FRAMES}
 
 
-def _load_weights(engine: Any, checkpoint: Checkpoint, context_rows: int) -> None:
+def _load_weights(
+    engine: Any,
+    checkpoint: Checkpoint,
+    context_rows: int,
+    on_progress: Callable[[int, int], None] | None,
+) -> None:
+    """Everything but the text embedding, which stays in its file; reports bytes done and in all."""
     config = checkpoint.config
+    names = backbone_shapes(config).keys() - {TEXT_EMBEDDING}
+    done, total = 0, sum(checkpoint.entry(name).n_bytes for name in names)
+
+    def report(tensor: str) -> None:
+        nonlocal done
+        done += checkpoint.entry(tensor).n_bytes
+        if on_progress is not None:
+            on_progress(done, total)
 
     def load_matrix(name: str, layer: int, tensor: str) -> None:
         entry = checkpoint.entry(tensor)
@@ -304,9 +326,11 @@ def _load_weights(engine: Any, checkpoint: Checkpoint, context_rows: int) -> Non
             engine.load_file(name, layer, str(entry.file), entry.offset, *entry.shape)
         else:
             engine.load_tensor(name, layer, checkpoint.tensor(tensor).to(torch.bfloat16))
+        report(tensor)
 
     def load_norm(name: str, layer: int, tensor: str) -> None:
         engine.load_values(name, layer, checkpoint.tensor(tensor).float())
+        report(tensor)
 
     for i in range(config.n_layers):
         prefix = f"{BACKBONE}layers.{i}."
