@@ -62,7 +62,8 @@ def find_toolkit() -> Toolkit:
             continue
         # The 12.x packages put each part into a folder of its own.
         parts = [root, *sorted(root.parent.glob("cuda_*"))] if root.name == "cuda_nvcc" else [root]
-        include = tuple(part / "include" for part in parts if (part / "include").is_dir())
+        folders = (part / name for part in parts for name in ("include", "include/cccl"))
+        include = tuple(folder for folder in folders if folder.is_dir())
         lib = tuple(
             part / name for part in parts for name in ("lib64", "lib") if (part / name).is_dir()
         )

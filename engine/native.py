@@ -19,11 +19,11 @@ from torch import Tensor
 from .checkpoint import (
     AUDIO_TABLE,
     BACKBONE,
-    CODEC,
     TEXT_EMBEDDING,
     Checkpoint,
     backbone_shapes,
 )
+from .codec_layout import codec_values
 from .config import CodecConfig, ModelConfig
 from .delay import EndOfSpeech
 from .prompt import AUDIO_SLOT, Prompt
@@ -107,7 +107,7 @@ class NativeBackend:
         self.device = device
         self.precision = precision
         self.context_rows = min(context_rows, self.config.max_positions)
-        self._text = _HostTable(checkpoint, TEXT_EMBEDDING)
+        self._text: _HostTable | None = _HostTable(checkpoint, TEXT_EMBEDDING)
         self._resident: tuple[Tensor, Tensor] | None = None  # ids and codes of the cached prompt
         started = time.monotonic()
         self._engine = _extension().Engine(
@@ -141,6 +141,8 @@ class NativeBackend:
                 f"prompt: {len(prompt)} positions do not fit the context of {self.context_rows}; "
                 "shorten the text or the voice"
             )
+        if self._text is None:
+            raise RuntimeError("native backend: unloaded")
         is_audio = prompt.ids == AUDIO_SLOT
         codes = torch.full((len(prompt), self.config.n_codebooks), -1, dtype=torch.int32)
         codes[is_audio] = prompt.rows.to(torch.int32)
@@ -212,7 +214,7 @@ class NativeBackend:
 
     def unload(self) -> None:
         """See :class:`~.backend.Backend`."""
-        self._resident = None
+        self._resident = self._text = None
         self._engine.unload()
 
     def _common_prefix(self, ids: Tensor, codes: Tensor) -> int:
@@ -234,7 +236,7 @@ class NativeCodec:
         sizes = _codec_sizes(self.config)
         self._codec = extension.Codec(sizes=sizes, device=backend.device.index or 0)
         try:
-            values = _codec_values(checkpoint)
+            values = codec_values(checkpoint)
             for name in extension.codec_values(sizes):
                 self._codec.load_values(name, values[name].float().flatten().contiguous())
         except BaseException:
@@ -342,60 +344,3 @@ def _load_weights(
     load_norm("final_norm", 0, f"{BACKBONE}norm.weight")
     rotation = rope_table(torch.arange(context_rows), config, _ROPE_ROUNDING)
     engine.load_values("rope", 0, torch.stack(rotation, dim=-1).float().flatten())
-
-
-def _codec_values(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """The decoder's values in the layouts of ``csrc/codec.h``, float32."""
-    config = checkpoint.codec_config
-
-    def read(name: str) -> Tensor:
-        return checkpoint.tensor(CODEC + name).float()
-
-    values: dict[str, Tensor] = {}
-
-    def convolution(name: str, tensor: str) -> None:
-        weight = read(f"{tensor}.weight")  # [out, in, k] -> [in, k, out]
-        values[f"{name}.weight"] = weight.permute(1, 2, 0).contiguous()
-        values[f"{name}.bias"] = read(f"{tensor}.bias")
-
-    values["tables"], values["tables.bias"] = _lookup_tables(config, read)
-    convolution("first", "acoustic_decoder.conv1")
-    for b, stride in enumerate(config.upsampling_ratios):
-        block, source = f"block.{b}.", f"acoustic_decoder.block.{b}."
-        values[f"{block}snake"] = read(f"{source}snake1.alpha")
-        values[f"{block}up.weight"] = upsampling_rows(read(f"{source}conv_t1.weight"), stride)
-        values[f"{block}up.bias"] = read(f"{source}conv_t1.bias")
-        for u in range(3):
-            unit, unit_source = f"{block}unit{u}.", f"{source}res_unit{u + 1}."
-            values[f"{unit}snake1"] = read(f"{unit_source}snake1.alpha")
-            values[f"{unit}snake2"] = read(f"{unit_source}snake2.alpha")
-            convolution(f"{unit}conv1", f"{unit_source}conv1")
-            convolution(f"{unit}conv2", f"{unit_source}conv2")
-    values["snake"] = read("acoustic_decoder.snake1.alpha")
-    convolution("last", "acoustic_decoder.conv2")
-    return values
-
-
-def _lookup_tables(config: CodecConfig, read: Any) -> tuple[Tensor, Tensor]:
-    """Quantiser, output projection and ``fc2`` of each codebook as one table, and their bias."""
-    fc2, bias = read("fc2.weight"), read("fc2.bias").double()
-    tables = []
-    for q in range(config.n_codebooks):
-        book = f"quantizer.quantizers.{q}."
-        projection = fc2.double() @ read(f"{book}project_out.weight").double()
-        tables.append(read(f"{book}codebook.embed").double() @ projection.T)
-        bias = bias + fc2.double() @ read(f"{book}project_out.bias").double()
-    return torch.stack(tables).float(), bias.float()
-
-
-def upsampling_rows(weight: Tensor, stride: int) -> Tensor:
-    """A transposed convolution ``[in, out, 2 · stride]`` as one with two taps.
-
-    Output sample ``stride · i + r`` sees inputs i - 1 (through tap r + stride) and i (through r).
-
-    Returns:
-        ``[in, 2, stride · out]``, the phase r before the channel.
-    """
-    n_in, n_out, _ = weight.shape
-    taps = weight.view(n_in, n_out, 2, stride).flip(2)
-    return taps.permute(0, 2, 3, 1).reshape(n_in, 2, stride * n_out).contiguous()

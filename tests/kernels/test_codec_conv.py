@@ -1,7 +1,7 @@
 import pytest
 import torch
 from kernels.oracle import error, kernels, needs_extension, poisoned
-from livevoice.engine.native import upsampling_rows
+from livevoice.engine.codec_layout import upsampling_rows
 from torch.nn import functional
 
 pytestmark = [pytest.mark.cuda, needs_extension]
