@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from .page import SAMPLE_RATE, find, settings, wait
-from .workflows import by_way_of_codes, paced, say, twice
+from .workflows import by_way_of_codes, example, paced, say, twice
 
 pytestmark = [pytest.mark.browser, pytest.mark.comfy]
 
@@ -49,19 +50,28 @@ def first_sound(tab):
     return [round(at - sent_ms) for at in (chunk["gotMs"], heard_ms, end["gotMs"])]
 
 
+def late_s(tab):
+    """By how much the page got a chunk late, at worst: on a machine that is busy otherwise."""
+    offset_s = time.time() - time.monotonic()
+    chunks = [event for event in tab.messages() if event["kind"] == "chunk"]
+    return max(each["gotMs"] / 1000 - each["sent_s"] - offset_s for each in chunks)
+
+
 def gapless(tab, clip):
     """Whether the clip was heard without a pause; one is only forgiven to a page that was late."""
     gaps = tab.heard("sources").gaps(clip)
-    offset_s = time.time() - time.monotonic()
-    late_s = max(
-        event["gotMs"] / 1000 - event["sent_s"] - offset_s
-        for event in tab.messages()
-        if event["kind"] == "chunk"
-    )
     if gaps:
-        print(f"\npauses of {gaps} s; this machine was busy: a chunk was {late_s:.2f} s late")
-    assert not gaps or late_s > 0.15, f"{gaps} with chunks at most {late_s:.2f} s late"
+        print(f"\npauses of {gaps} s; this machine was busy: a chunk was {late_s(tab):.2f} s late")
+    assert not gaps or late_s(tab) > 0.15, f"{gaps} with chunks at most {late_s(tab):.2f} s late"
     return not gaps
+
+
+def download(tab):
+    """What the player's download holds, float32 ``[samples]``."""
+    with tab.page.expect_download() as started:
+        tab.player().get_by_role("button", name="Download as WAV").click()
+    assert started.value.suggested_filename.endswith(".wav")
+    return np.frombuffer(Path(started.value.path()).read_bytes()[44:], "<f4")
 
 
 def replays(tab, clip):
@@ -81,10 +91,11 @@ def whole_run(tabs, server, renderer):
     tab.wait_for_end()
     clip = audio(server)
     _, heard, end = first_sound(tab)
-    assert heard < end, "it is heard while it is being made"
+    assert heard < end or late_s(tab) > 0.15, "it is heard while it is being made"
     if gapless(tab, clip):
         assert find(tab.heard("output"), clip) >= 0, "nor does anything change behind the sources"
     assert replays(tab, clip)
+    assert np.array_equal(download(tab), clip)
     assert not tab.trouble
     settings(server, Comfy_VueNodes_Enabled=False)
 
@@ -157,6 +168,28 @@ def test_two_nodes_speak_one_after_the_other(tabs, server):
     tab.wait_for_end(1)
     clip = audio(server)
     assert tab.heard("sources").gaps(np.concatenate([clip, clip]))
+
+
+def test_by_keyboard_and_in_a_workflow_that_is_opened_again(tabs, server):
+    tab = tabs(server)
+    seed = start(tab, server, paced(8))
+    tab.wait_for_end()
+    tab.load(say(example(), TEXT, seed=1) | {"id": "00000000-0000-4000-8000-000000000000"})
+    assert tab.state() == "empty", "another workflow, whose node has the same number"
+    tab.load(say(paced(8), TEXT, seed=seed))
+    tab.wait_for_words("Spoken at")
+    tab.player().get_by_role("button", name="Play").focus()
+    tab.page.keyboard.press("Enter")
+    tab.wait_for_state("playing")
+    tab.page.keyboard.press("Tab")
+    tab.page.keyboard.press("Space")
+    tab.wait_for_state("stopped")
+    tab.player().get_by_role("slider", name="Position").focus()
+    tab.page.keyboard.press("ArrowRight")
+    tab.wait_for_state("paused")
+    assert tab.player().locator("[data-part=time]").inner_text().startswith("0:01.0 /")
+    tab.page.keyboard.press("Delete")
+    assert tab.page.locator(".livevoice-player").count() == 1, "the node is still there"
 
 
 def test_only_the_tab_that_asked_hears_it(tabs, server):
