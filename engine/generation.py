@@ -110,7 +110,7 @@ class Generation:
         self._steps: Iterator[Frame] | None = None
         rate = engine.checkpoint.codec_config.frame_rate_hz
         todo = [
-            0.0 if index in request.kept else each.estimate_s
+            0.0 if index in request.kept else min(each.estimate_s, request.max_seconds or math.inf)
             for index, each in enumerate(request.utterances)
         ]
         self._progress = Progress([rate * seconds for seconds in todo])

@@ -48,6 +48,7 @@ _COMMENT = regex.compile(
 _BREAK = regex.compile(r"<\s*break\b(?P<attributes>[^<>]*)>|<\s*/\s*break\s*>", regex.I)
 _ATTRIBUTE = regex.compile(r"""(time|strength)\s*=\s*["'“”]?\s*([\w.,\-]+)""", regex.I)
 _PAUSE = regex.compile(
+    r"(?!\(\s*(?:silent|wait|stop|break|delay))"  # "(stop 2)" is a place on a line
     rf"(?:\[\[?|<\|?|\{{|\()\s*{_PAUSE_NAME}\s*(?:[:=]\s*|\s)\s*{_TIME}\s*(?:\]\]?|\|?/?>|\}}|\))"
     rf"|<#\s*{_TIME}\s*#>",
     regex.I,
