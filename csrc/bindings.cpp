@@ -40,73 +40,96 @@ namespace {
 using FreeGil = py::call_guard<py::gil_scoped_release>;
 
 Precision precision_named(const std::string& name) {
-    LIVEVOICE_CHECK(name == "fp8" || name == "bf16", "native backend: precision must be fp8 or bf16, ",
-                    "got ", name);
+    LIVEVOICE_CHECK(name == "fp8" || name == "bf16",
+                    "native backend: precision must be fp8 or bf16, ", "got ", name);
     return name == "fp8" ? Precision::kFp8 : Precision::kBf16;
 }
 
 ModelShape model_shape(const py::dict& sizes) {
     const auto size = [&](const char* name) { return sizes[name].cast<int>(); };
-    return {size("n_layers"), size("hidden"), size("n_heads"), size("n_kv_heads"), size("head_dim"),
-            size("ffn"), size("n_codebooks"), size("codebook_vocab"), size("context_rows"),
-            sizes["rms_eps"].cast<float>()};
+    return {size("n_layers"),     size("hidden"),
+            size("n_heads"),      size("n_kv_heads"),
+            size("head_dim"),     size("ffn"),
+            size("n_codebooks"),  size("codebook_vocab"),
+            size("context_rows"), sizes["rms_eps"].cast<float>()};
 }
 
 CodecShape codec_shape(const py::dict& sizes) {
     const auto size = [&](const char* name) { return sizes[name].cast<int>(); };
-    return {size("n_codebooks"), size("codebook_size"), size("acoustic_hidden"),
-            size("decoder_hidden"), sizes["upsampling_ratios"].cast<std::vector<int>>(),
+    return {size("n_codebooks"),
+            size("codebook_size"),
+            size("acoustic_hidden"),
+            size("decoder_hidden"),
+            sizes["upsampling_ratios"].cast<std::vector<int>>(),
             size("max_frames")};
 }
 
 void bind_engine(py::module_& m) {
     py::class_<Engine>(m, "Engine")
-        .def(py::init([](const py::dict& sizes, const std::string& precision, int device,
-                         bool overlap) {
-                 const ModelShape shape = model_shape(sizes);
-                 const Precision format = precision_named(precision);
-                 py::gil_scoped_release free_gil;
-                 return std::make_unique<Engine>(shape, format, device, overlap);
-             }),
+        .def(py::init(
+                 [](const py::dict& sizes, const std::string& precision, int device, bool overlap) {
+                     const ModelShape shape = model_shape(sizes);
+                     const Precision format = precision_named(precision);
+                     py::gil_scoped_release free_gil;
+                     return std::make_unique<Engine>(shape, format, device, overlap);
+                 }),
              py::arg("sizes"), py::arg("precision"), py::arg("device"), py::arg("overlap") = true)
-        .def("load_file", [](Engine& engine, const std::string& name, int layer,
-                             const std::string& path, int64_t offset, int rows, int columns) {
-                 engine.load_matrix(name, layer, {path, offset, nullptr, rows, columns});
-             }, FreeGil())
-        .def("load_tensor", [](Engine& engine, const std::string& name, int layer,
-                               const TensorView& rows) {
-                 const void* data = host_data<void>(rows, name.c_str(), "bfloat16",
-                                                    {kAnySize, kAnySize});
-                 engine.load_matrix(name, layer, {"", 0, data, static_cast<int>(rows.size(0)),
-                                                  static_cast<int>(rows.size(1))});
-             }, FreeGil())
-        .def("load_values", [](Engine& engine, const std::string& name, int layer,
-                               const TensorView& values) {
-                 const float* data =
-                     host_data<float>(values, name.c_str(), "float32", {kAnySize});
-                 engine.load_values(name, layer, data, values.size(0));
-             }, FreeGil())
+        .def(
+            "load_file",
+            [](Engine& engine, const std::string& name, int layer, const std::string& path,
+               int64_t offset, int rows, int columns) {
+                engine.load_matrix(name, layer, {path, offset, nullptr, rows, columns});
+            },
+            FreeGil())
+        .def(
+            "load_tensor",
+            [](Engine& engine, const std::string& name, int layer, const TensorView& rows) {
+                const void* data =
+                    host_data<void>(rows, name.c_str(), "bfloat16", {kAnySize, kAnySize});
+                engine.load_matrix(
+                    name, layer,
+                    {"", 0, data, static_cast<int>(rows.size(0)), static_cast<int>(rows.size(1))});
+            },
+            FreeGil())
+        .def(
+            "load_values",
+            [](Engine& engine, const std::string& name, int layer, const TensorView& values) {
+                const float* data = host_data<float>(values, name.c_str(), "float32", {kAnySize});
+                engine.load_values(name, layer, data, values.size(0));
+            },
+            FreeGil())
         .def("finish_loading", &Engine::finish_loading, FreeGil())
-        .def("prefill", [](Engine& engine, const TensorView& text, const TensorView& codes,
-                           int first) {
-                 const int64_t S = text.size(0);
-                 engine.prefill(host_data<void>(text, "text", "bfloat16", {S, kAnySize}),
-                                host_data<int>(codes, "codes", "int32", {S, kAnySize}),
-                                static_cast<int>(S), first);
-             }, FreeGil())
-        .def("logits", [](Engine& engine, const TensorView& out) {
-                 engine.logits(host_data<float>(out, "out", "float32", {kAnySize, kAnySize}));
-             }, FreeGil())
-        .def("force", [](Engine& engine, const TensorView& row) {
-                 engine.force(host_data<int>(row, "row", "int32", {kAnySize}));
-             }, FreeGil())
-        .def("start", [](Engine& engine, double temperature, bool is_greedy, int top_k, double top_p,
-                         uint64_t seed, uint32_t stream, int max_rows) {
-                 engine.start({static_cast<float>(temperature), is_greedy, top_k,
-                               static_cast<float>(top_p), static_cast<uint32_t>(seed),
-                               static_cast<uint32_t>(seed >> 32), stream},
-                              max_rows);
-             }, FreeGil())
+        .def(
+            "prefill",
+            [](Engine& engine, const TensorView& text, const TensorView& codes, int first) {
+                const int64_t S = text.size(0);
+                engine.prefill(host_data<void>(text, "text", "bfloat16", {S, kAnySize}),
+                               host_data<int>(codes, "codes", "int32", {S, kAnySize}),
+                               static_cast<int>(S), first);
+            },
+            FreeGil())
+        .def(
+            "logits",
+            [](Engine& engine, const TensorView& out) {
+                engine.logits(host_data<float>(out, "out", "float32", {kAnySize, kAnySize}));
+            },
+            FreeGil())
+        .def(
+            "force",
+            [](Engine& engine, const TensorView& row) {
+                engine.force(host_data<int>(row, "row", "int32", {kAnySize}));
+            },
+            FreeGil())
+        .def(
+            "start",
+            [](Engine& engine, double temperature, bool is_greedy, int top_k, double top_p,
+               uint64_t seed, uint32_t stream, int max_rows) {
+                engine.start(
+                    {static_cast<float>(temperature), is_greedy, top_k, static_cast<float>(top_p),
+                     static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32), stream},
+                    max_rows);
+            },
+            FreeGil())
         .def("next_row", &Engine::next_row, FreeGil())
         .def("poison", &Engine::poison, FreeGil())
         .def("time_steps", &Engine::time_steps, FreeGil())
@@ -126,20 +149,29 @@ void bind_codec(py::module_& m) {
                  return std::make_unique<Codec>(shape, device);
              }),
              py::arg("sizes"), py::arg("device"))
-        .def("load_values", [](Codec& codec, const std::string& name, const TensorView& values) {
-                 codec.load_values(name, host_data<float>(values, name.c_str(), "float32", {kAnySize}),
-                                   values.size(0));
-             }, FreeGil())
-        .def("decode", [](Codec& codec, const TensorView& codes, const TensorView& waveform) {
-                 const int64_t frames = codes.size(0);
-                 codec.decode(host_data<int>(codes, "codes", "int32", {frames, kAnySize}),
-                              static_cast<int>(frames),
-                              host_data<float>(waveform, "waveform", "float32", {kAnySize}));
-             }, FreeGil())
+        .def(
+            "load_values",
+            [](Codec& codec, const std::string& name, const TensorView& values) {
+                codec.load_values(name,
+                                  host_data<float>(values, name.c_str(), "float32", {kAnySize}),
+                                  values.size(0));
+            },
+            FreeGil())
+        .def(
+            "decode",
+            [](Codec& codec, const TensorView& codes, const TensorView& waveform) {
+                const int64_t frames = codes.size(0);
+                codec.decode(host_data<int>(codes, "codes", "int32", {frames, kAnySize}),
+                             static_cast<int>(frames),
+                             host_data<float>(waveform, "waveform", "float32", {kAnySize}));
+            },
+            FreeGil())
         .def("unload", &Codec::unload, FreeGil())
         .def_property_readonly("resident_bytes", &Codec::resident_bytes);
-    m.def("codec_bytes", [](const py::dict& sizes) { return Codec::codec_bytes(codec_shape(sizes)); });
-    m.def("codec_values", [](const py::dict& sizes) { return Codec::value_counts(codec_shape(sizes)); });
+    m.def("codec_bytes",
+          [](const py::dict& sizes) { return Codec::codec_bytes(codec_shape(sizes)); });
+    m.def("codec_values",
+          [](const py::dict& sizes) { return Codec::value_counts(codec_shape(sizes)); });
 }
 
 void bind_pool(py::module_& m) {
@@ -149,9 +181,10 @@ void bind_pool(py::module_& m) {
         .def("allocate", &Arena::allocate, py::arg("on_host") = false)
         .def("release", &Arena::release)
         .def("poison", [](Arena& arena) { arena.poison(nullptr); })
-        .def("address", [](const Arena& arena, int region) {
-            return reinterpret_cast<uintptr_t>(arena.at<uint8_t>(region));
-        })
+        .def("address",
+             [](const Arena& arena, int region) {
+                 return reinterpret_cast<uintptr_t>(arena.at<uint8_t>(region));
+             })
         .def_property_readonly("layout_bytes", &Arena::layout_bytes)
         .def_property_readonly("resident_bytes", &Arena::resident_bytes)
         .def_property_readonly("regions", [](const Arena& arena) {

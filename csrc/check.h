@@ -30,19 +30,20 @@ inline void check_cuda(cudaError_t status, const char* what, const char* file, i
     cudaGetLastError();  // a failure that was reported must not surface again in the next check
     if (status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice)
         throw CudaError(
-            "native backend: this machine has no usable NVIDIA GPU or its driver is older than CUDA "
+            "native backend: this machine has no usable NVIDIA GPU or its driver is older than "
+            "CUDA "
             "13; install driver 580 or newer");
     if (status == cudaErrorMemoryAllocation)
         throw OutOfMemory(sentence("native backend: out of GPU memory in ", what));
-    throw CudaError(sentence("native backend: ", what, " failed: ", cudaGetErrorString(status), " [",
-                             file, ":", line, "]"));
+    throw CudaError(sentence("native backend: ", what, " failed: ", cudaGetErrorString(status),
+                             " [", file, ":", line, "]"));
 }
 
 }  // namespace livevoice
 
 /// The caller's fault: a wrong shape, dtype or argument. Python sees a ValueError.
-#define LIVEVOICE_CHECK(condition, ...)                                            \
-    do {                                                                           \
+#define LIVEVOICE_CHECK(condition, ...)                                                    \
+    do {                                                                                   \
         if (!(condition)) throw std::invalid_argument(::livevoice::sentence(__VA_ARGS__)); \
     } while (0)
 

@@ -77,9 +77,10 @@ size_t Codec::codec_bytes(const CodecShape& shape) {
 }
 
 Codec::Codec(const CodecShape& shape, int device) : shape_(shape), device_(device) {
-    LIVEVOICE_CHECK(shape.max_frames > 0 && shape.decoder_channels % (1 << shape.strides.size()) == 0,
-                    "codec: ", shape.decoder_channels, " channels can't be halved ",
-                    shape.strides.size(), " times");
+    LIVEVOICE_CHECK(
+        shape.max_frames > 0 && shape.decoder_channels % (1 << shape.strides.size()) == 0,
+        "codec: ", shape.decoder_channels, " channels can't be halved ", shape.strides.size(),
+        " times");
     const DeviceScope scope(device_);
     auto held = std::make_unique<Held>();
     held->stream.create();
@@ -101,10 +102,11 @@ void Codec::load_values(const std::string& name, const float* values, size_t cou
     const auto region = regions_.find(name);
     LIVEVOICE_CHECK(region != regions_.end(), "codec: nothing is called ", name);
     const size_t expected = held_->arena.regions()[region->second].bytes / sizeof(float);
-    LIVEVOICE_CHECK(count == expected, "codec: ", name, " needs ", expected, " values, got ", count);
+    LIVEVOICE_CHECK(count == expected, "codec: ", name, " needs ", expected, " values, got ",
+                    count);
     const DeviceScope scope(device_);
-    CUDA_CHECK(cudaMemcpyAsync(held_->arena.at<float>(region->second), values, count * sizeof(float),
-                               cudaMemcpyHostToDevice, on_.stream));
+    CUDA_CHECK(cudaMemcpyAsync(held_->arena.at<float>(region->second), values,
+                               count * sizeof(float), cudaMemcpyHostToDevice, on_.stream));
     held_->stream.synchronize();  // the caller's memory may go away
 }
 
@@ -122,14 +124,16 @@ void Codec::conv(const std::string& name, const Conv& sizes, const float* x, int
 
 /// x.activated, Snake applied -> stride times as many samples: x.raw, and x.activated for unit 0.
 void Codec::upsample(const std::string& block, int in_channels, int stride, Activations& x) {
-    const Conv sizes{nullptr, nullptr, in_channels, in_channels / 2, 2, 1, stride, 1, (stride + 1) / 2};
+    const Conv sizes{nullptr, nullptr, in_channels, in_channels / 2, 2,
+                     1,       stride,  1,           (stride + 1) / 2};
     conv(block + "up", sizes, x.activated, x.samples,
          {x.raw, x.spare, value(block + "unit0.snake1"), nullptr}, x.samples * stride);
     std::swap(x.activated, x.spare);
     x.samples *= stride;
 }
 
-/// x.raw += conv2(snake2(conv1(x.activated))); x.activated is then Snake of that, for the next layer.
+/// x.raw += conv2(snake2(conv1(x.activated))); x.activated is then Snake of that, for the next
+/// layer.
 void Codec::residual_unit(const std::string& unit, const std::string& next_snake, int channels,
                           int dilation, Activations& x) {
     const int padding = (kKernel - 1) / 2 * dilation;
@@ -159,7 +163,8 @@ void Codec::decode(const int* codes, int frames, float* out) {
     codec_lookup(on_, value("tables"), value("tables.bias"), device_codes, shape_.codebooks,
                  shape_.entries, shape_.latent_channels, frames, x.raw);
     int channels = shape_.decoder_channels;
-    const Conv first{nullptr, nullptr, shape_.latent_channels, channels, kKernel, 1, 1, kKernel / 2, 0};
+    const Conv first{nullptr,     nullptr, shape_.latent_channels, channels, kKernel, 1, 1,
+                     kKernel / 2, 0};
     conv("first", first, x.raw, frames,
          {nullptr, x.activated, value(block_name(0) + "snake"), nullptr}, frames);
     for (size_t b = 0; b < shape_.strides.size(); ++b) {
@@ -167,7 +172,7 @@ void Codec::decode(const int* codes, int frames, float* out) {
         channels /= 2;
         const bool is_last = b + 1 == shape_.strides.size();
         for (int u = 0; u < 3; ++u) {
-            const std::string next = u < 2      ? unit_name(b, u + 1) + "snake1"
+            const std::string next = u < 2     ? unit_name(b, u + 1) + "snake1"
                                      : is_last ? std::string("snake")
                                                : block_name(b + 1) + "snake";
             residual_unit(unit_name(b, u), next, channels, kDilations[u], x);

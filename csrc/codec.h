@@ -14,11 +14,11 @@ namespace livevoice {
 
 /// Sizes, as engine/config.py gives them.
 struct CodecShape {
-    int codebooks, entries;   // quantisers and codes each
-    int latent_channels;      // what the quantisers sum to
-    int decoder_channels;     // after the first convolution; halved by every block
+    int codebooks, entries;  // quantisers and codes each
+    int latent_channels;     // what the quantisers sum to
+    int decoder_channels;    // after the first convolution; halved by every block
     std::vector<int> strides;
-    int max_frames;           // longest window
+    int max_frames;  // longest window
     int hop() const {
         int samples = 1;
         for (int stride : strides) samples *= stride;

@@ -21,8 +21,8 @@ void decode_step(const Launch& on, const Model& model, const DecodeBuffers& b, b
         residual_gemv<Format>(on, w.o, AttentionParts{b.parts, b.lse, D}, 1.0f, b.delta_attention);
         norm_gemv<Format>(on, w.gate_up, into_ffn, w.post_norm, shape.eps, false,
                           StoreSwiglu{b.activation, shape.ffn});
-        residual_gemv<Format>(on, w.down, StoredActivation{b.activation}, 1.0f / Format::kSwigluScale,
-                              b.delta_ffn);
+        residual_gemv<Format>(on, w.down, StoredActivation{b.activation},
+                              1.0f / Format::kSwigluScale, b.delta_ffn);
     }
     norm_gemv<Bf16>(on, model.weights.head, into_head, model.weights.final_norm, shape.eps, false,
                     StoreRows{b.logits, shape.table_rows()});

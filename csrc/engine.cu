@@ -11,7 +11,8 @@ namespace livevoice {
 
 namespace {
 
-/// Frames the GPU may be ahead of the caller: hides the host's scheduling, wastes little at the end.
+/// Frames the GPU may be ahead of the caller: hides the host's scheduling, wastes little at the
+/// end.
 constexpr int kFramesAhead = 3;
 constexpr auto kRowTimeout = std::chrono::seconds(10);
 
@@ -24,15 +25,17 @@ struct SmallTransfers {
 }  // namespace
 
 Engine::Engine(const ModelShape& shape, Precision precision, int device, bool overlap)
-    : shape_(shape), precision_(precision), device_(device),
+    : shape_(shape),
+      precision_(precision),
+      device_(device),
       passes_(passes_for(precision, shape.head_dim)) {
     const DeviceScope scope(device_);
     cudaDeviceProp properties{};
     CUDA_CHECK(cudaGetDeviceProperties(&properties, device_));
-    LIVEVOICE_CHECK(precision == Precision::kBf16 || properties.major * 10 + properties.minor >= 89,
-                    "precision fp8 needs a GPU that converts e4m3 (compute capability 8.9 or newer); ",
-                    properties.name, " has ", properties.major, ".", properties.minor,
-                    ", choose bf16");
+    LIVEVOICE_CHECK(
+        precision == Precision::kBf16 || properties.major * 10 + properties.minor >= 89,
+        "precision fp8 needs a GPU that converts e4m3 (compute capability 8.9 or newer); ",
+        properties.name, " has ", properties.major, ".", properties.minor, ", choose bf16");
     auto held = std::make_unique<Held>(shape_, precision_);
     held->stream.create();
     held->arenas.weights.allocate();
@@ -70,22 +73,30 @@ void Engine::bind() {
              matrix(layer.o, layer.o_scales, shape_.hidden, shape_.attention_width()),
              matrix(layer.gate_up, layer.gate_up_scales, 2 * shape_.ffn, shape_.hidden),
              matrix(layer.down, layer.down_scales, shape_.hidden, shape_.ffn),
-             w.at<float>(layer.input_norm), w.at<float>(layer.post_norm),
-             w.at<float>(layer.q_norm), w.at<float>(layer.k_norm)});
+             w.at<float>(layer.input_norm), w.at<float>(layer.post_norm), w.at<float>(layer.q_norm),
+             w.at<float>(layer.k_norm)});
     model_.weights.head = {w.at<uint8_t>(at.head), nullptr,
                            ceil_div(shape_.table_rows(), kTileRows), shape_.hidden};
     model_.weights.final_norm = w.at<float>(at.final_norm);
     model_.weights.rope = w.at<float2>(at.rope);
     int* rows = nullptr;
     CUDA_CHECK(cudaHostGetDevicePointer(&rows, held_->rows.as<int>(), 0));
-    decode_ = {d.at<DecodeState>(at.state), d.at<float>(at.residual_a), d.at<float>(at.residual_b),
-               d.at<float>(at.delta_attention), d.at<float>(at.delta_ffn), d.at<float>(at.qkv),
-               d.at<__half>(at.parts), d.at<float>(at.lse), d.at<void>(at.activation),
-               d.at<float>(at.logits), rows};
+    decode_ = {d.at<DecodeState>(at.state),
+               d.at<float>(at.residual_a),
+               d.at<float>(at.residual_b),
+               d.at<float>(at.delta_attention),
+               d.at<float>(at.delta_ffn),
+               d.at<float>(at.qkv),
+               d.at<__half>(at.parts),
+               d.at<float>(at.lse),
+               d.at<void>(at.activation),
+               d.at<float>(at.logits),
+               rows};
     prefill_ = {s.at<float>(at.chunk_residual), s.at<void>(at.chunk_normed),
-                s.at<float>(at.chunk_qkv), s.at<__nv_bfloat16>(at.chunk_q),
+                s.at<float>(at.chunk_qkv),      s.at<__nv_bfloat16>(at.chunk_q),
                 s.at<void>(at.chunk_attention), s.at<void>(at.chunk_activation),
-                s.at<float>(at.chunk_partials), s.at<void>(at.chunk_text), s.at<int>(at.chunk_codes)};
+                s.at<float>(at.chunk_partials), s.at<void>(at.chunk_text),
+                s.at<int>(at.chunk_codes)};
 }
 
 Engine::Held& Engine::held() {
@@ -103,7 +114,8 @@ void Engine::load_matrix(const std::string& name, int layer, const MatrixSource&
         LIVEVOICE_CHECK(source.rows == shape_.table_rows() && source.columns == shape_.hidden,
                         "head: wrong shape");
         held.loader->load(source, Precision::kBf16,
-                          held.arenas.weights.at<uint8_t>(held.arenas.at.head), nullptr, {0, 16, 0});
+                          held.arenas.weights.at<uint8_t>(held.arenas.at.head), nullptr,
+                          {0, 16, 0});
         return;
     }
     const Layout::Layer& at = held.arenas.at.layers.at(layer);
@@ -169,8 +181,7 @@ void Engine::finish_loading() {
         sample(on_, decode_.logits, shape_.codebooks, shape_.vocab, decode_.state, decode_.rows);
         passes_.decode_step(on_, model_, decode_, false);
     });
-    held.forced_step.capture(on_.stream,
-                             [&] { passes_.decode_step(on_, model_, decode_, true); });
+    held.forced_step.capture(on_.stream, [&] { passes_.decode_step(on_, model_, decode_, true); });
 }
 
 void Engine::upload_state(const Sampling& sampling, int max_rows) {
@@ -190,8 +201,8 @@ void Engine::prefill(const void* text, const int* codes, int S, int first) {
     const std::lock_guard<std::mutex> lock(work_);
     const DeviceScope scope(device_);
     Held& held = this->held();
-    LIVEVOICE_CHECK(S > 0 && first >= 0 && first + S < shape_.capacity, "prefill: positions ", first,
-                    " to ", first + S, " do not fit the context of ", shape_.capacity);
+    LIVEVOICE_CHECK(S > 0 && first >= 0 && first + S < shape_.capacity, "prefill: positions ",
+                    first, " to ", first + S, " do not fit the context of ", shape_.capacity);
     rows_launched_ = max_rows_ = 0;
     const size_t text_row = 2 * static_cast<size_t>(shape_.hidden);
     const size_t code_row = sizeof(int) * shape_.codebooks;
@@ -201,7 +212,8 @@ void Engine::prefill(const void* text, const int* codes, int S, int first) {
         auto* pinned = held.prompt.as<uint8_t>();
         auto* pinned_codes = pinned + text_row * kPrefillChunk;
         std::memcpy(pinned, static_cast<const uint8_t*>(text) + done * text_row, n * text_row);
-        std::memcpy(pinned_codes, codes + static_cast<size_t>(done) * shape_.codebooks, n * code_row);
+        std::memcpy(pinned_codes, codes + static_cast<size_t>(done) * shape_.codebooks,
+                    n * code_row);
         CUDA_CHECK(cudaMemcpyAsync(prefill_.text, pinned, n * text_row, cudaMemcpyHostToDevice,
                                    on_.stream));
         CUDA_CHECK(cudaMemcpyAsync(prefill_.codes, pinned_codes, n * code_row,
@@ -218,8 +230,7 @@ void Engine::logits(float* out) {
     LIVEVOICE_CHECK(position_ > 0, "logits: nothing was prefilled");
     auto* pinned = reinterpret_cast<float*>(held.small.as<SmallTransfers>() + 1);
     const size_t bytes = sizeof(float) * shape_.table_rows();
-    CUDA_CHECK(
-        cudaMemcpyAsync(pinned, decode_.logits, bytes, cudaMemcpyDeviceToHost, on_.stream));
+    CUDA_CHECK(cudaMemcpyAsync(pinned, decode_.logits, bytes, cudaMemcpyDeviceToHost, on_.stream));
     held.stream.synchronize();
     std::memcpy(out, pinned, bytes);
 }
@@ -284,7 +295,8 @@ bool Engine::wait_for_row(const volatile int* row) {
             throw CudaError("native backend: the GPU finished without a row");
         if (status != cudaErrorNotReady) CUDA_CHECK(status);
         if (std::chrono::steady_clock::now() > deadline)
-            throw CudaError("native backend: no row came within 10 s; the GPU hangs or is very busy");
+            throw CudaError(
+                "native backend: no row came within 10 s; the GPU hangs or is very busy");
     }
     return true;
 }

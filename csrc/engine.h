@@ -24,7 +24,8 @@ struct Layout {
     std::vector<Layer> layers;
     int head, final_norm, rope;
     int kv;
-    int state, residual_a, residual_b, delta_attention, delta_ffn, qkv, parts, lse, activation, logits;
+    int state, residual_a, residual_b, delta_attention, delta_ffn, qkv, parts, lse, activation,
+        logits;
     int chunk_residual, chunk_normed, chunk_qkv, chunk_q, chunk_attention, chunk_activation,
         chunk_partials, chunk_text, chunk_codes;
 };
@@ -44,8 +45,8 @@ size_t engine_bytes(const ModelShape& shape, Precision precision);
 
 class Engine {
   public:
-    /// Allocates; weights come next. Nothing is held when it throws. `overlap` false: no kernel starts
-    /// before the one before it has ended, as on GPUs that can't do better.
+    /// Allocates; weights come next. Nothing is held when it throws. `overlap` false: no kernel
+    /// starts before the one before it has ended, as on GPUs that can't do better.
     Engine(const ModelShape& shape, Precision precision, int device, bool overlap);
     ~Engine() { unload(); }
 
@@ -57,8 +58,8 @@ class Engine {
     /// All weights are there: frees what only loading needs and captures the decode step.
     void finish_loading();
 
-    /// Reads S positions from `first` on (the ones before are in the cache). text: bf16 [S, hidden];
-    /// codes: int32 [S, codebooks], -1 where the text row counts.
+    /// Reads S positions from `first` on (the ones before are in the cache). text: bf16 [S,
+    /// hidden]; codes: int32 [S, codebooks], -1 where the text row counts.
     void prefill(const void* text, const int* codes, int S, int first);
     /// Logits of the next row, float32 [codebooks * vocab], to host memory.
     void logits(float* out);
@@ -104,11 +105,11 @@ class Engine {
     DecodeBuffers decode_{};
     PrefillBuffers prefill_{};
 
-    std::mutex work_;                    // one caller at a time
+    std::mutex work_;  // one caller at a time
     std::atomic<bool> is_closing_{false};
     std::atomic<size_t> resident_bytes_{0};
     std::unique_ptr<Held> held_;
-    int position_ = 0;                   // of the next row to be computed
+    int position_ = 0;  // of the next row to be computed
     int max_rows_ = 0, rows_launched_ = 0, rows_taken_ = 0;
 };
 

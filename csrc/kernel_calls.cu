@@ -25,8 +25,8 @@ Launch plain_launch() {
 
 template <class Call>
 void with_format(const std::string& precision, Call&& call) {
-    LIVEVOICE_CHECK(precision == "fp8" || precision == "bf16", "precision must be fp8 or bf16, got ",
-                    precision);
+    LIVEVOICE_CHECK(precision == "fp8" || precision == "bf16",
+                    "precision must be fp8 or bf16, got ", precision);
     if (precision == "fp8")
         call(Fp8{});
     else
@@ -35,7 +35,8 @@ void with_format(const std::string& precision, Call&& call) {
 
 template <class Call>
 void with_head_dim(int64_t head_dim, Call&& call) {
-    LIVEVOICE_CHECK(head_dim == 64 || head_dim == 128, "head_dim must be 64 or 128, got ", head_dim);
+    LIVEVOICE_CHECK(head_dim == 64 || head_dim == 128, "head_dim must be 64 or 128, got ",
+                    head_dim);
     if (head_dim == 64)
         call(std::integral_constant<int, 64>{});
     else
@@ -62,7 +63,9 @@ PackedMatrix matrix(const TensorView& packed, const TensorView& scales, int64_t 
 
 HeadShape head_shape(const TensorView& q_norm, const TensorView& k_norm, const TensorView& rope,
                      double eps, int64_t heads, int64_t kv_heads, int64_t D) {
-    return {static_cast<int>(heads), static_cast<int>(kv_heads), static_cast<float>(eps),
+    return {static_cast<int>(heads),
+            static_cast<int>(kv_heads),
+            static_cast<float>(eps),
             device_data<float>(q_norm, "q_norm", "float32", {D}),
             device_data<float>(k_norm, "k_norm", "float32", {D}),
             device_data<float2>(rope, "rope", "float32", {kAnySize, D / 2, 2})};
@@ -100,8 +103,7 @@ void call_pack(const TensorView& source, const TensorView& packed, const TensorV
     const RowPlacement place{0, is_half ? 8 : kTileRows, layout == "up" ? 8 : 0};
     with_format(precision, [&](auto format) {
         using Format = decltype(format);
-        const void* rows =
-            device_data<void>(source, "source", "bfloat16", {kAnySize, kAnySize});
+        const void* rows = device_data<void>(source, "source", "bfloat16", {kAnySize, kAnySize});
         const PackedMatrix to = matrix<Format>(packed, scales, source.size(1));
         LIVEVOICE_CHECK(source.size(0) <= static_cast<int64_t>(to.tiles) * place.rows_a_tile,
                         "packed: too few tiles");
@@ -125,10 +127,10 @@ void call_norm_gemv(const TensorView& packed, const TensorView& scales, const Te
         const PackedMatrix m = matrix<Format>(packed, scales, hidden);
         if (is_swiglu) {
             const int ffn = m.tiles * 8;
-            norm_gemv<Format>(
-                plain_launch(), m, residual, norm, static_cast<float>(eps), false,
-                StoreSwiglu{device_data<void>(y, "y", kActivationName<Format>, {Format::kParts, ffn}),
-                            ffn});
+            norm_gemv<Format>(plain_launch(), m, residual, norm, static_cast<float>(eps), false,
+                              StoreSwiglu{device_data<void>(y, "y", kActivationName<Format>,
+                                                            {Format::kParts, ffn}),
+                                          ffn});
         } else {
             const int rows = static_cast<int>(y.size(0));
             LIVEVOICE_CHECK(rows <= m.tiles * kTileRows, "y: has more rows than the matrix");
@@ -166,8 +168,8 @@ void call_gemm(const TensorView& packed, const TensorView& scales, const TensorV
         using Format = decltype(format);
         const int64_t S = x.size(0), columns = x.size(1);
         const PackedMatrix m = matrix<Format>(packed, scales, columns);
-        const auto* from = device_data<typename Format::Activation>(x, "x", kActivationName<Format>,
-                                                                    {S, columns});
+        const auto* from =
+            device_data<typename Format::Activation>(x, "x", kActivationName<Format>, {S, columns});
         if (is_swiglu) {
             void* to = device_data<void>(y, "y", kActivationName<Format>, {S, m.tiles * 8});
             gemm<Format>(plain_launch(), m, from, static_cast<int>(S), 1,
@@ -176,8 +178,9 @@ void call_gemm(const TensorView& packed, const TensorView& scales, const TensorV
             const int64_t splits = y.size(0), rows = y.size(2);
             LIVEVOICE_CHECK(rows <= m.tiles * kTileRows, "y: has more rows than the matrix");
             float* to = device_data<float>(y, "y", "float32", {splits, S, rows});
-            gemm<Format>(plain_launch(), m, from, static_cast<int>(S), static_cast<int>(splits),
-                         StoreGemm{to, static_cast<int>(rows), static_cast<size_t>(S * rows), 1.0f});
+            gemm<Format>(
+                plain_launch(), m, from, static_cast<int>(S), static_cast<int>(splits),
+                StoreGemm{to, static_cast<int>(rows), static_cast<size_t>(S * rows), 1.0f});
         }
     });
 }
@@ -204,12 +207,11 @@ void call_qk_norm_rope(const TensorView& qkv, const TensorView& q_norm, const Te
     with_head_dim(q.size(2), [&](auto head_dim) {
         constexpr int D = decltype(head_dim)::value;
         const int64_t S = q.size(0), heads = q.size(1), kv_heads = kv.size(0);
-        qk_norm_rope<D>(plain_launch(),
-                        device_data<float>(qkv, "qkv", "float32", {S, heads + 2 * kv_heads, D}),
-                        0, head_shape(q_norm, k_norm, rope, eps, heads, kv_heads, D),
-                        static_cast<int>(S), first_position,
-                        device_data<__nv_bfloat16>(q, "q", "bfloat16", {S, heads, D}),
-                        kv_cache(kv, D));
+        qk_norm_rope<D>(
+            plain_launch(), device_data<float>(qkv, "qkv", "float32", {S, heads + 2 * kv_heads, D}),
+            0, head_shape(q_norm, k_norm, rope, eps, heads, kv_heads, D), static_cast<int>(S),
+            first_position, device_data<__nv_bfloat16>(q, "q", "bfloat16", {S, heads, D}),
+            kv_cache(kv, D));
     });
 }
 
@@ -224,23 +226,23 @@ void call_attention_prefill(const TensorView& q, const TensorView& kv, int first
             shape.heads = static_cast<int>(heads);
             shape.kv_heads = static_cast<int>(kv.size(0));
             attention_prefill<Format, D>(
-                plain_launch(), device_data<__nv_bfloat16>(q, "q", "bfloat16", {S, heads, D}), shape,
-                static_cast<int>(S), first_position, kv_cache(kv, D),
+                plain_launch(), device_data<__nv_bfloat16>(q, "q", "bfloat16", {S, heads, D}),
+                shape, static_cast<int>(S), first_position, kv_cache(kv, D),
                 device_data<typename Format::Activation>(out, "out", kActivationName<Format>,
                                                          {S, heads * D}));
         });
     });
 }
 
-void call_attention_decode(const TensorView& qkv, const TensorView& q_norm, const TensorView& k_norm,
-                           const TensorView& rope, double eps, const TensorView& position,
-                           const TensorView& kv, const TensorView& parts, const TensorView& lse) {
+void call_attention_decode(const TensorView& qkv, const TensorView& q_norm,
+                           const TensorView& k_norm, const TensorView& rope, double eps,
+                           const TensorView& position, const TensorView& kv,
+                           const TensorView& parts, const TensorView& lse) {
     with_head_dim(parts.size(2), [&](auto head_dim) {
         constexpr int D = decltype(head_dim)::value;
         const int64_t heads = parts.size(0), kv_heads = kv.size(0);
         attention_decode<D>(
-            plain_launch(),
-            device_data<float>(qkv, "qkv", "float32", {heads + 2 * kv_heads, D}),
+            plain_launch(), device_data<float>(qkv, "qkv", "float32", {heads + 2 * kv_heads, D}),
             head_shape(q_norm, k_norm, rope, eps, heads, kv_heads, D),
             device_data<int>(position, "position", "int32", {1}), kv_cache(kv, D),
             device_data<__half>(parts, "parts", "float16", {heads, kAttentionSplits, D}),
@@ -253,9 +255,13 @@ void call_sample(const TensorView& logits, double temperature, int top_k, double
     const int64_t codebooks = logits.size(0), vocab = logits.size(1);
     constexpr double kGreedy = 1e-5;
     DecodeState state{};
-    state.sampling = {static_cast<float>(temperature), temperature <= kGreedy, top_k,
-                      static_cast<float>(top_p), static_cast<uint32_t>(seed),
-                      static_cast<uint32_t>(seed >> 32), stream};
+    state.sampling = {static_cast<float>(temperature),
+                      temperature <= kGreedy,
+                      top_k,
+                      static_cast<float>(top_p),
+                      static_cast<uint32_t>(seed),
+                      static_cast<uint32_t>(seed >> 32),
+                      stream};
     state.row = row;
     Arena arena("test state");
     const int region = arena.reserve("state", sizeof state);
@@ -288,7 +294,11 @@ void call_codec_conv(const TensorView& x, const TensorView& weight, const Tensor
     const int64_t in = x.size(0), samples = x.size(1), taps = weight.size(1), out = bias.size(0);
     Conv conv{device_data<float>(weight, "weight", "float32", {in, taps, stride * out}),
               device_data<float>(bias, "bias", "float32", {out}),
-              static_cast<int>(in), static_cast<int>(out), static_cast<int>(taps), dilation, stride,
+              static_cast<int>(in),
+              static_cast<int>(out),
+              static_cast<int>(taps),
+              dilation,
+              stride,
               stride > 1 ? 1 : static_cast<int>(taps - 1) / 2 * dilation,
               stride > 1 ? (stride + 1) / 2 : 0};
     const ConvOut results{optional_floats(raw, "raw"), optional_floats(activated, "activated"),

@@ -29,13 +29,15 @@ void call_qk_norm_rope(const TensorView& qkv, const TensorView& q_norm, const Te
                        const TensorView& kv);
 void call_attention_prefill(const TensorView& q, const TensorView& kv, int first_position,
                             const TensorView& out, const std::string& precision);
-void call_attention_decode(const TensorView& qkv, const TensorView& q_norm, const TensorView& k_norm,
-                           const TensorView& rope, double eps, const TensorView& position,
-                           const TensorView& kv, const TensorView& parts, const TensorView& lse);
+void call_attention_decode(const TensorView& qkv, const TensorView& q_norm,
+                           const TensorView& k_norm, const TensorView& rope, double eps,
+                           const TensorView& position, const TensorView& kv,
+                           const TensorView& parts, const TensorView& lse);
 /// Returns nothing; rows [row] of int32 [rows, codebooks] is written. top_k 0 and top_p 1: off.
 void call_sample(const TensorView& logits, double temperature, int top_k, double top_p,
                  uint64_t seed, uint32_t stream, int row, const TensorView& rows);
-/// residual[S, hidden]: text rows, or sums of rows of the packed table where codes are not negative.
+/// residual[S, hidden]: text rows, or sums of rows of the packed table where codes are not
+/// negative.
 void call_embed(const TensorView& table, const TensorView& text, const TensorView& codes, int vocab,
                 const TensorView& residual);
 /// A convolution of stride 1, or a transposed one; snake and skip where the tensors are not empty.

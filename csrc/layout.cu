@@ -16,9 +16,10 @@ PackedSize packed_size(Precision precision, int rows, int columns) {
 }
 
 void check_shape(const ModelShape& shape) {
-    LIVEVOICE_CHECK(shape.hidden % kBlockColumns == 0 && shape.ffn % kBlockColumns == 0,
-                    "native backend: hidden size ", shape.hidden, " and feed-forward size ", shape.ffn,
-                    " must be multiples of ", kBlockColumns);
+    constexpr int kMultiple = 2 * kBlockColumns;  // gemv takes fp8 blocks in pairs
+    LIVEVOICE_CHECK(shape.hidden % kMultiple == 0 && shape.ffn % kMultiple == 0,
+                    "native backend: hidden size ", shape.hidden, " and feed-forward size ",
+                    shape.ffn, " must be multiples of ", kMultiple);
     LIVEVOICE_CHECK(shape.codebooks <= kMaxCodebooks, "native backend: at most ", kMaxCodebooks,
                     " codebooks, got ", shape.codebooks);
     LIVEVOICE_CHECK(shape.capacity > 0, "native backend: the context must hold at least one row");

@@ -19,7 +19,8 @@ constexpr int kReadThreads = 4;
 
 class File {
   public:
-    explicit File(const std::string& path) : path_(path), descriptor_(open(path.c_str(), O_RDONLY)) {
+    explicit File(const std::string& path)
+        : path_(path), descriptor_(open(path.c_str(), O_RDONLY)) {
         if (descriptor_ < 0)
             throw CudaError(sentence("checkpoint: can't open ", path, ": ", std::strerror(errno)));
     }

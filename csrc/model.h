@@ -40,27 +40,27 @@ struct Weights {
 /// What one decode step reads and writes.
 struct DecodeBuffers {
     DecodeState* state;
-    float *residual_a, *residual_b;         // [hidden]
-    float *delta_attention, *delta_ffn;     // [hidden]: what o and down add to the residual
-    float* qkv;                             // [heads + 2 kv_heads, D]
-    __half* parts;                          // [heads, splits, D]
-    float* lse;                             // [heads, splits]
-    void* activation;                       // [kParts, ffn]
-    float* logits;                          // [codebooks, vocab]
-    int* rows;                              // host memory [capacity + 1, codebooks]
+    float *residual_a, *residual_b;      // [hidden]
+    float *delta_attention, *delta_ffn;  // [hidden]: what o and down add to the residual
+    float* qkv;                          // [heads + 2 kv_heads, D]
+    __half* parts;                       // [heads, splits, D]
+    float* lse;                          // [heads, splits]
+    void* activation;                    // [kParts, ffn]
+    float* logits;                       // [codebooks, vocab]
+    int* rows;                           // host memory [capacity + 1, codebooks]
 };
 
 /// What the prefill of one chunk of S positions reads and writes.
 struct PrefillBuffers {
-    float* residual;         // [S, hidden]
-    void* normed;            // activation [S, hidden]
-    float* qkv;              // [kQkvSplits, kPrefillChunk, heads + 2 kv_heads, D]
-    __nv_bfloat16* q;        // [S, heads, D]
-    void* attention;         // activation [S, heads D]
-    void* activation;        // activation [S, ffn]
-    float* partials;         // [kGemmSplits, kPrefillChunk, hidden]
-    void* text;              // bf16 [S, hidden]
-    int* codes;              // [S, codebooks]
+    float* residual;   // [S, hidden]
+    void* normed;      // activation [S, hidden]
+    float* qkv;        // [kQkvSplits, kPrefillChunk, heads + 2 kv_heads, D]
+    __nv_bfloat16* q;  // [S, heads, D]
+    void* attention;   // activation [S, heads D]
+    void* activation;  // activation [S, ffn]
+    float* partials;   // [kGemmSplits, kPrefillChunk, hidden]
+    void* text;        // bf16 [S, hidden]
+    int* codes;        // [S, codebooks]
 };
 
 constexpr int kPrefillChunk = 512;

@@ -1,5 +1,6 @@
 // The engine's own memory: arenas of one cudaMalloc each, cut into named regions before anything is
-// allocated. Plain cudaMalloc on purpose: ComfyUI's memory management sees it and makes room for it.
+// allocated. Plain cudaMalloc on purpose: ComfyUI's memory management sees it and makes room for
+// it.
 #pragma once
 #include <cuda_runtime_api.h>
 

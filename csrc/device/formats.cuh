@@ -39,9 +39,8 @@ struct Fp8 {
         uint4 bytes;  // row g: x, y; row g + 8: z, w
     };
     /// Requests a lane's bytes of a block; both pointers are at the lane's first 16 bytes.
-    static __device__ __forceinline__ void fetch(uint8_t* shared, const uint8_t* block,
-                                                 bool valid = true) {
-        copy_async(shared, block, valid);
+    static __device__ __forceinline__ void fetch(uint8_t* shared, const uint8_t* block) {
+        copy_async(shared, block, true);
     }
     /// Reads a lane's bytes of a block in shared memory.
     static __device__ __forceinline__ Fragment load(const uint8_t* shared) {
@@ -69,7 +68,8 @@ struct Fp8 {
 };
 
 /// The checkpoint's bfloat16 weights. One activation is two bfloat16 numbers, value and remainder,
-/// in neighbouring columns of the B operand that would idle otherwise: 16 bits of mantissa for free.
+/// in neighbouring columns of the B operand that would idle otherwise: 16 bits of mantissa for
+/// free.
 struct Bf16 {
     using Activation = __nv_bfloat16;
     static constexpr int kBlockBytes = 2 * kTileRows * kBlockColumns;
@@ -80,10 +80,9 @@ struct Bf16 {
     struct Fragment {
         uint4 low, high;  // row g, row g + 8
     };
-    static __device__ __forceinline__ void fetch(uint8_t* shared, const uint8_t* block,
-                                                 bool valid = true) {
-        copy_async(shared, block, valid);
-        copy_async(shared + 512, block + 512, valid);
+    static __device__ __forceinline__ void fetch(uint8_t* shared, const uint8_t* block) {
+        copy_async(shared, block, true);
+        copy_async(shared + 512, block + 512, true);
     }
     static __device__ __forceinline__ Fragment load(const uint8_t* shared) {
         return {load_shared(shared), load_shared(shared + 512)};

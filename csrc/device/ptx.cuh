@@ -63,7 +63,8 @@ __device__ __forceinline__ void copy_async_wait() {
 }
 
 /// c[16, 8] += a[16, 16] * b[16, 8], float16 operands, float32 sums.
-__device__ __forceinline__ void mma_f16(float (&c)[4], const uint32_t* a, uint32_t b0, uint32_t b1) {
+__device__ __forceinline__ void mma_f16(float (&c)[4], const uint32_t* a, uint32_t b0,
+                                        uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])

@@ -20,8 +20,8 @@ __device__ __forceinline__ uint4 philox4x32(uint4 counter, uint2 key) {
 }
 
 /// Gumbel noise -log(-log(u)) for code `index` of `codebook` in delayed row `row`.
-__device__ __forceinline__ float gumbel(uint2 seed, uint32_t stream, uint32_t row, uint32_t codebook,
-                                        uint32_t index) {
+__device__ __forceinline__ float gumbel(uint2 seed, uint32_t stream, uint32_t row,
+                                        uint32_t codebook, uint32_t index) {
     const uint4 words = philox4x32(make_uint4(index / 4, codebook, row, stream), seed);
     const uint32_t pick = index % 4;
     const uint32_t word = pick == 0 ? words.x : pick == 1 ? words.y : pick == 2 ? words.z : words.w;

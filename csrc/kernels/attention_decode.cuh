@@ -58,7 +58,7 @@ struct RunningSoftmax {
 /// Old keys and values of one warp: each step takes 32 / (D / 16) positions.
 template <int D>
 struct KvStream {
-    static constexpr int kDepth = 3;  // more would spill registers
+    static constexpr int kDepth = 3;                              // more would spill registers
     static constexpr int kPositions = 32 / HeadSlice<D>::kLanes;  // a warp and step
     static constexpr int kStride = kPositions * kAttentionWarps;
 
@@ -143,7 +143,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     // Final since the frame's first layer kernel: see norm_gemv's first_of_frame.
     const int position = __ldcg(position_of_step);
     const int share = ceil_div(position, kAttentionSplits);
-    KvStream<D> old(cache, kv_head, min(split * share, position), min((split + 1) * share, position));
+    KvStream<D> old(cache, kv_head, min(split * share, position),
+                    min((split + 1) * share, position));
     // These come from memory once a frame, too.
     __shared__ float q_norm[D], k_norm[D];
     __shared__ float2 rope[D / 2];
@@ -191,8 +192,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
 template <int D>
 void attention_decode(const Launch& on, const float* qkv, const HeadShape& shape,
                       const int* position, const KvCache& cache, __half* out, float* lse) {
-    launch(on, attention_decode_kernel<D>, shape.heads * kAttentionSplits, kAttentionThreads, 0, qkv,
-           shape, position, cache, out, lse);
+    launch(on, attention_decode_kernel<D>, shape.heads * kAttentionSplits, kAttentionThreads, 0,
+           qkv, shape, position, cache, out, lse);
 }
 
 }  // namespace livevoice

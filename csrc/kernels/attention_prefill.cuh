@@ -42,15 +42,16 @@ struct QueryTile {
     float top[2] = {kNothing, kNothing}, total[2] = {0.0f, 0.0f};
 
     /// queries: bf16 [S, heads, D] at this head; rows past S read row S - 1 and are not stored.
-    __device__ __forceinline__ void load(const __nv_bfloat16* queries, int heads, int first, int S) {
+    __device__ __forceinline__ void load(const __nv_bfloat16* queries, int heads, int first,
+                                         int S) {
         const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
         const auto* low = queries + static_cast<size_t>(min(first + g, S - 1)) * heads * D;
         const auto* high = queries + static_cast<size_t>(min(first + g + 8, S - 1)) * heads * D;
 #pragma unroll
         for (int b = 0; b < D / kBlockColumns; ++b)
-            q[b] = Bf16::unpack(
-                {*reinterpret_cast<const uint4*>(low + b * kBlockColumns + 8 * t),
-                 *reinterpret_cast<const uint4*>(high + b * kBlockColumns + 8 * t)});
+            q[b] =
+                Bf16::unpack({*reinterpret_cast<const uint4*>(low + b * kBlockColumns + 8 * t),
+                              *reinterpret_cast<const uint4*>(high + b * kBlockColumns + 8 * t)});
     }
 
     /// score[n]: keys 8n + 2t, 8n + 2t + 1 for row g, then for row g + 8; scaled for exp2, masked.
@@ -64,9 +65,9 @@ struct QueryTile {
             score[n][0] = score[n][1] = score[n][2] = score[n][3] = 0.0f;
 #pragma unroll
             for (int b = 0; b < D / kBlockColumns; ++b)
-                Bf16::multiply(score[n], q[b],
-                               load_shared(keys + (n * 8 + g) * Tile::kKeyStride +
-                                           b * kBlockColumns + 8 * t));
+                Bf16::multiply(
+                    score[n], q[b],
+                    load_shared(keys + (n * 8 + g) * Tile::kKeyStride + b * kBlockColumns + 8 * t));
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int key = first_key + 8 * n + 2 * t + i % 2;
@@ -93,7 +94,8 @@ struct QueryTile {
             for (int n = 0; n < Tile::kKeys / 8; ++n) {
 #pragma unroll
                 for (int i = 2 * half; i < 2 * half + 2; ++i) {
-                    score[n][i] = score[n][i] > 0.5f * kNothing ? exp2f(score[n][i] - new_top) : 0.0f;
+                    score[n][i] =
+                        score[n][i] > 0.5f * kNothing ? exp2f(score[n][i] - new_top) : 0.0f;
                     sum += score[n][i];
                 }
             }
@@ -119,8 +121,8 @@ struct QueryTile {
 #pragma unroll
             for (int d = 0; d < D / 16; ++d) {
                 uint32_t b[4];
-                load_transposed(b, values + (k * 16 + lane % 16) * Tile::kValueStride + d * 16 +
-                                       lane / 16 * 8);
+                load_transposed(
+                    b, values + (k * 16 + lane % 16) * Tile::kValueStride + d * 16 + lane / 16 * 8);
                 mma_bf16(out[2 * d], a, b[0], b[1]);
                 mma_bf16(out[2 * d + 1], a, b[2], b[3]);
             }
@@ -130,8 +132,8 @@ struct QueryTile {
 
 template <class Format, int D>
 __global__ void __launch_bounds__(AttentionTile<D>::kThreads)
-    attention_prefill_kernel(const __nv_bfloat16* q, int heads, int group, int S, int first_position,
-                             KvCache cache, typename Format::Activation* out) {
+    attention_prefill_kernel(const __nv_bfloat16* q, int heads, int group, int S,
+                             int first_position, KvCache cache, typename Format::Activation* out) {
     using Tile = AttentionTile<D>;
     extern __shared__ __align__(16) uint8_t shared[];
     auto* tiles = reinterpret_cast<__nv_bfloat16*>(shared);
@@ -175,8 +177,7 @@ __global__ void __launch_bounds__(AttentionTile<D>::kThreads)
 /// out: activation [S, heads * D].
 template <class Format, int D>
 void attention_prefill(const Launch& on, const __nv_bfloat16* q, const HeadShape& shape, int S,
-                       int first_position, const KvCache& cache,
-                       typename Format::Activation* out) {
+                       int first_position, const KvCache& cache, typename Format::Activation* out) {
     using Tile = AttentionTile<D>;
     launch(on, attention_prefill_kernel<Format, D>, dim3(ceil_div(S, Tile::kQueries), shape.heads),
            Tile::kThreads, Tile::kSharedBytes, q, shape.heads, shape.group(), S, first_position,

@@ -13,7 +13,7 @@ namespace livevoice {
 struct ConvTile {
     static constexpr int kChannels = 32, kSamples = 64, kSlices = 4, kInputs = 4;
     static constexpr int kThreadChannels = 8, kThreadSamples = 4;
-    static constexpr int kColumns = kSamples / kThreadSamples;                 // 16
+    static constexpr int kColumns = kSamples / kThreadSamples;                    // 16
     static constexpr int kSliceThreads = kColumns * kChannels / kThreadChannels;  // 64
     static constexpr int kThreads = kSlices * kSliceThreads;
     static constexpr int kMaxReach = 54;  // (7 - 1) taps at dilation 9
@@ -228,8 +228,8 @@ static __global__ void codec_lookup_kernel(const float* tables, const float* bia
 /// entries; latent: float32 [channels, frames].
 inline void codec_lookup(const Launch& on, const float* tables, const float* bias, const int* codes,
                          int codebooks, int entries, int channels, int frames, float* latent) {
-    launch(on, codec_lookup_kernel, frames, 256, 0, tables, bias, codes, codebooks, entries, channels,
-           frames, latent);
+    launch(on, codec_lookup_kernel, frames, 256, 0, tables, bias, codes, codebooks, entries,
+           channels, frames, latent);
 }
 
 }  // namespace livevoice

@@ -17,8 +17,7 @@ struct AudioTable {
 #pragma unroll
         for (int i = 0; i < 8; ++i) out[i] = 0.0f;
         for (int n = 0; n < codebooks; ++n) {
-            const size_t piece =
-                packed_bf16_piece(n * vocab + codes[n], p, hidden / kBlockColumns);
+            const size_t piece = packed_bf16_piece(n * vocab + codes[n], p, hidden / kBlockColumns);
             float v[8];
             unpack_bf16(v, reinterpret_cast<const uint4*>(packed)[piece]);
 #pragma unroll
@@ -50,8 +49,8 @@ __device__ inline void advance(DecodeState* state, int codebooks, int vocab, int
 constexpr int kEmbedThreads = 64;
 
 /// Decode: the newest row. Also clears the delta that the first norm_gemv adds.
-static __global__ void embed_row_kernel(AudioTable table, DecodeState* state, int capacity, bool is_forced,
-                                 float* residual, float* delta) {
+static __global__ void embed_row_kernel(AudioTable table, DecodeState* state, int capacity,
+                                        bool is_forced, float* residual, float* delta) {
     allow_next_kernel();
     wait_for_previous_kernel();
     const int p = blockIdx.x * kEmbedThreads + threadIdx.x;
@@ -67,7 +66,7 @@ static __global__ void embed_row_kernel(AudioTable table, DecodeState* state, in
 
 /// One thread, after every block of embed_row has read the state.
 static __global__ void advance_kernel(DecodeState* state, int codebooks, int vocab, int capacity,
-                               bool is_forced) {
+                                      bool is_forced) {
     wait_for_previous_kernel();
     if (state->is_done && !is_forced) return;
     advance(state, codebooks, vocab, capacity);
@@ -85,7 +84,7 @@ inline void embed_row(const Launch& on, const AudioTable& table, DecodeState* st
 
 /// Prefill: text rows come from the host, code rows (codes[s][0] >= 0) from the table.
 static __global__ void embed_prompt_kernel(AudioTable table, const uint4* text, const int* codes,
-                                    float* residual) {
+                                           float* residual) {
     wait_for_previous_kernel();
     const int s = blockIdx.x, pieces = table.hidden / 8;
     const int* row = codes + static_cast<size_t>(s) * table.codebooks;

@@ -1,8 +1,9 @@
 // gemm: packed weights x the activations of a prompt chunk, Y[s, row] = sum_k W[row, k] X[s, k].
 //
 // Weights and activations come through stages of shared memory that are on their way while earlier
-// ones are multiplied; the packed weights are the A operand as they lie. Every output is summed over k in the same order whatever the
-// length of the prompt, so a prefix that is reused gives the same bits as one that is read again.
+// ones are multiplied; the packed weights are the A operand as they lie. Every output is summed
+// over k in the same order whatever the length of the prompt, so a prefix that is reused gives the
+// same bits as one that is read again.
 #pragma once
 #include "kernels/gemv.cuh"
 #include "kernels/swiglu.cuh"
@@ -55,8 +56,8 @@ struct StoreGemmSwiglu {
             gate *= matrix.scales[tile * kTileRows + g];
             up *= matrix.scales[tile * kTileRows + g + 8];
         }
-        static_cast<typename Format::Activation*>(out)[static_cast<size_t>(position) * ffn +
-                                                       tile * 8 + g] =
+        static_cast<typename Format::Activation*>(
+            out)[static_cast<size_t>(position) * ffn + tile * 8 + g] =
             Format::round(swiglu(gate, up) * Format::kSwigluScale);
     }
 };
@@ -86,16 +87,16 @@ struct ActivationFetch {
 #pragma unroll
         for (int i = 0; i < kCopies; ++i) {
             const bool valid = i * kRows < rows_left && column < end_column;
-            copy_async(stage + to + i * kRows * Shape::kStride,
-                       valid ? from + i * row_stride : x, valid);
+            copy_async(stage + to + i * kRows * Shape::kStride, valid ? from + i * row_stride : x,
+                       valid);
         }
         from += Shape::kBlocks * kBlockColumns;
         column += Shape::kBlocks * kBlockColumns;
     }
 };
 
-/// The same for a warp's weights: kBlocks blocks of each of its tiles. Past the ends nothing is read
-/// and the results are not stored.
+/// The same for a warp's weights: kBlocks blocks of each of its tiles. Past the ends nothing is
+/// read and the results are not stored.
 template <class Format, class Shape>
 struct WeightFetch {
     const uint8_t* from;
@@ -105,7 +106,9 @@ struct WeightFetch {
     __device__ __forceinline__ WeightFetch(const PackedMatrix& matrix, int first_tile, int begin,
                                            int end)
         : tile_stride(static_cast<size_t>(matrix.blocks_a_tile()) * Format::kBlockBytes),
-          block(begin), end(end), tiles_left(matrix.tiles - first_tile) {
+          block(begin),
+          end(end),
+          tiles_left(matrix.tiles - first_tile) {
         from = matrix.weights + first_tile * tile_stride +
                static_cast<size_t>(begin) * Format::kBlockBytes + threadIdx.x % 32 * 16;
     }

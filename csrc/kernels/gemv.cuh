@@ -1,12 +1,12 @@
 // gemv: packed weights x one activation vector, at memory speed.
 //
-// The tiles of a matrix are dealt to thread blocks of 16 warps, so that at any time all of them read
-// neighbouring memory. Each warp takes every 16th batch of a thread block's weight blocks and keeps a
-// few of them on their way into shared memory, the first ones before the kernel waits for its input:
-// weights stream across kernel borders. (Bulk copies of this size reach half the bandwidth; a ring of
-// registers is limited by the six scoreboards of a warp.) The tensor cores multiply (an FMA loop would
-// be bound by conversions on fp8); each warp leaves partial sums of the tiles it touched, and the
-// block adds them up in a fixed order.
+// The tiles of a matrix are dealt to thread blocks of 16 warps, so that at any time all of them
+// read neighbouring memory. Each warp takes every 16th batch of a thread block's weight blocks and
+// keeps a few of them on their way into shared memory, the first ones before the kernel waits for
+// its input: weights stream across kernel borders. (Bulk copies of this size reach half the
+// bandwidth; a ring of registers is limited by the six scoreboards of a warp.) The tensor cores
+// multiply (an FMA loop would be bound by conversions on fp8); each warp leaves partial sums of the
+// tiles it touched, and the block adds them up in a fixed order.
 #pragma once
 #include "device/formats.cuh"
 #include "kernels/launch.h"
@@ -16,8 +16,8 @@ namespace livevoice {
 constexpr int kGemvWarps = 16;
 constexpr int kGemvThreads = 32 * kGemvWarps;
 
-/// The weight blocks of one thread block, in order: from block `first_k` of tile `first_tile` on, then
-/// through tiles `tile_step` apart. `tiles` counts all that it touches.
+/// The weight blocks of one thread block, in order: from block `first_k` of tile `first_tile` on,
+/// then through tiles `tile_step` apart. `tiles` counts all that it touches.
 struct TileWalk {
     int first_tile, first_k, tile_step, tiles, blocks;
     __device__ __forceinline__ int tile(int i) const { return first_tile + i * tile_step; }
@@ -29,8 +29,8 @@ __device__ __forceinline__ TileWalk dealt_tiles(int tiles, int blocks_a_tile) {
     return {part, 0, parts, mine, mine * blocks_a_tile};
 }
 
-/// Equal shares, cut between batches of `batch` blocks. With no more parts than tiles a tile is shared
-/// by at most two thread blocks.
+/// Equal shares, cut between batches of `batch` blocks. With no more parts than tiles a tile is
+/// shared by at most two thread blocks.
 __device__ __forceinline__ TileWalk equal_shares(int tiles, int blocks_a_tile, int batch) {
     const int part = blockIdx.x, parts = gridDim.x;
     const long long batches = static_cast<long long>(tiles) * blocks_a_tile / batch;
@@ -42,9 +42,10 @@ __device__ __forceinline__ TileWalk equal_shares(int tiles, int blocks_a_tile, i
 }
 
 /// Bytes that a warp asks for at a time, and how many such batches are on their way; 16 warps then
-/// have 48 KB in flight. More only makes the queue in front of memory longer for everybody (measured).
-/// Two thread blocks fit a multiprocessor with it: one that multiplies, and the next kernel's, which
-/// asks for its first batches meanwhile. GPUs other than Hopper have less shared memory.
+/// have 48 KB in flight. More only makes the queue in front of memory longer for everybody
+/// (measured). Two thread blocks fit a multiprocessor with it: one that multiplies, and the next
+/// kernel's, which asks for its first batches meanwhile. GPUs other than Hopper have less shared
+/// memory.
 constexpr int kBatchBytes = 1024, kBatchesHopper = 3, kBatchesOthers = 2;
 #if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
 constexpr int kBatches = kBatchesHopper;
@@ -91,8 +92,10 @@ struct WeightStream {
     __device__ __forceinline__ WeightStream(const uint8_t* packed, const TileWalk& walk,
                                             int blocks_a_tile, uint8_t* rings)
         : weights(packed + threadIdx.x % 32 * 16),
-          ring(rings + threadIdx.x / 32 * kRingBytes + threadIdx.x % 32 * 16), walk(walk),
-          blocks_a_tile(blocks_a_tile), next(walk, kBatch, blocks_a_tile) {
+          ring(rings + threadIdx.x / 32 * kRingBytes + threadIdx.x % 32 * 16),
+          walk(walk),
+          blocks_a_tile(blocks_a_tile),
+          next(walk, kBatch, blocks_a_tile) {
         const int warp = threadIdx.x / 32, all = walk.blocks / kBatch;
         requests = batches = all > warp ? (all - warp + kGemvWarps - 1) / kGemvWarps : 0;
 #pragma unroll
@@ -176,7 +179,8 @@ __device__ __forceinline__ void multiply_stream(WeightStream<Format>& stream,
         const uint8_t* batch = stream.wait();
         typename Format::Fragment fragment[kBatch];
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) fragment[i] = Format::load(batch + i * Format::kBlockBytes);
+        for (int i = 0; i < kBatch; ++i)
+            fragment[i] = Format::load(batch + i * Format::kBlockBytes);
         stream.release();
         __syncwarp();
 #pragma unroll
@@ -197,7 +201,8 @@ struct PackedMatrix {
 };
 
 /// Row scales of the block's tiles, read before the wait: they come from memory once a frame, and
-/// nothing may wait for memory between input and result. scales: float32 [tiles, kTileRows], shared.
+/// nothing may wait for memory between input and result. scales: float32 [tiles, kTileRows],
+/// shared.
 template <class Format>
 __device__ __forceinline__ void load_scales(const PackedMatrix& matrix, const TileWalk& walk,
                                             float* scales) {

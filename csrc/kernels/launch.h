@@ -10,8 +10,8 @@
 namespace livevoice {
 
 /// Where and how kernels run. `overlap`: the next kernel may start before this one ends (sm_90 and
-/// newer); every kernel that is launched this way calls wait_for_previous_kernel() before it touches
-/// what others write.
+/// newer); every kernel that is launched this way calls wait_for_previous_kernel() before it
+/// touches what others write.
 struct Launch {
     cudaStream_t stream;
     bool overlap;

@@ -21,8 +21,7 @@ struct StoreRows {
     float* out;
     int rows;
     template <class Format>
-    __device__ void finish(const float* partials, const float* scales,
-                           const TileWalk& walk) const {
+    __device__ void finish(const float* partials, const float* scales, const TileWalk& walk) const {
         for (int i = threadIdx.x; i < walk.tiles * kTileRows; i += kGemvThreads) {
             const int row = walk.tile(i / kTileRows) * kTileRows + i % kTileRows;
             if (row >= rows) continue;
@@ -37,8 +36,7 @@ struct StoreSwiglu {
     void* out;
     int ffn;
     template <class Format>
-    __device__ void finish(const float* partials, const float* scales,
-                           const TileWalk& walk) const {
+    __device__ void finish(const float* partials, const float* scales, const TileWalk& walk) const {
         for (int i = threadIdx.x; i < walk.tiles * 8; i += kGemvThreads) {
             const int tile = i / 8, row = i % 8;
             float gate = collect(partials, tile, row), up = collect(partials, tile, row + 8);
@@ -56,9 +54,9 @@ constexpr int kMaxHiddenPieces = 2;  // float4 a thread: hidden sizes up to 4096
 
 /// Normalises `residual` into shared memory, x: activation [kParts, hidden].
 template <class Format>
-__device__ void load_normalised(const Residual& residual,
-                                const float4 (&weight)[kMaxHiddenPieces], int hidden,
-                                float eps, typename Format::Activation* x, float* scratch) {
+__device__ void load_normalised(const Residual& residual, const float4 (&weight)[kMaxHiddenPieces],
+                                int hidden, float eps, typename Format::Activation* x,
+                                float* scratch) {
     float4 h[kMaxHiddenPieces];
     const int pieces = hidden / 4, mine = ceil_div(pieces, gridDim.x);
     float squares = 0.0f;
@@ -123,7 +121,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     epilogue.template finish<Format>(partials, scales, walk);
 }
 
-/// matrix: packed [rows, hidden]; norm_weight: float32 [hidden]; hidden a multiple of 32, <= 4096.
+/// matrix: packed [rows, hidden]; norm_weight: float32 [hidden]; hidden a multiple of 64, <= 4096.
 template <class Format, class Epilogue>
 void norm_gemv(const Launch& on, const PackedMatrix& matrix, const Residual& residual,
                const float* norm_weight, float eps, bool first_of_frame, const Epilogue& epilogue) {
@@ -133,8 +131,8 @@ void norm_gemv(const Launch& on, const PackedMatrix& matrix, const Residual& res
     const int blocks = std::min(on.multiprocessors, matrix.tiles);
     const int tiles_touched = ceil_div(matrix.tiles, blocks);
     launch(on, norm_gemv_kernel<Format, Epilogue>, blocks, kGemvThreads,
-           gemv_shared_bytes<Format>(on, matrix.columns, tiles_touched), matrix, residual, norm_weight,
-           eps, first_of_frame, epilogue);
+           gemv_shared_bytes<Format>(on, matrix.columns, tiles_touched), matrix, residual,
+           norm_weight, eps, first_of_frame, epilogue);
 }
 
 }  // namespace livevoice

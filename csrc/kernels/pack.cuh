@@ -8,9 +8,9 @@ namespace livevoice {
 
 /// Where the rows of one source matrix go in the packed one.
 struct RowPlacement {
-    int first_tile;    // tile of source row 0
-    int rows_a_tile;   // 16: whole tiles. 8: half tiles, for gate and up rows that share tiles
-    int first_row;     // row inside the tile of source row 0: 0, or 8 for the up rows
+    int first_tile;   // tile of source row 0
+    int rows_a_tile;  // 16: whole tiles. 8: half tiles, for gate and up rows that share tiles
+    int first_row;    // row inside the tile of source row 0: 0, or 8 for the up rows
     __device__ int tile(int row) const { return first_tile + row / rows_a_tile; }
     __device__ int row_in_tile(int row) const { return first_row + row % rows_a_tile; }
 };
@@ -35,8 +35,8 @@ __device__ void store_piece(uint8_t* block, int row_in_tile, int t, const float 
 
 /// One source row by one block. The scale maps the row's largest magnitude to e4m3's largest, 448.
 template <class Format>
-__global__ void pack_kernel(const uint4* source, uint8_t* packed, float* scales, int first_source_row,
-                            int columns, RowPlacement place) {
+__global__ void pack_kernel(const uint4* source, uint8_t* packed, float* scales,
+                            int first_source_row, int columns, RowPlacement place) {
     __shared__ float warp_max[kPackThreads / 32];
     const int row = first_source_row + blockIdx.x, pieces = columns / 8;
     const uint4* from = source + static_cast<size_t>(blockIdx.x) * pieces;
@@ -76,8 +76,8 @@ void pack(const void* source, uint8_t* packed, float* scales, int first_source_r
           int columns, RowPlacement place, cudaStream_t stream) {
     LIVEVOICE_CHECK(columns % kBlockColumns == 0, "pack: columns must be a multiple of ",
                     kBlockColumns, ", got ", columns);
-    pack_kernel<Format><<<rows, kPackThreads, 0, stream>>>(static_cast<const uint4*>(source), packed,
-                                                           scales, first_source_row, columns, place);
+    pack_kernel<Format><<<rows, kPackThreads, 0, stream>>>(
+        static_cast<const uint4*>(source), packed, scales, first_source_row, columns, place);
     CUDA_CHECK(cudaGetLastError());
 }
 

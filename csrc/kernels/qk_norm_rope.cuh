@@ -98,8 +98,8 @@ constexpr int kQkThreads = 128;
 
 /// One position by one block; D / 16 lanes take a head at a time.
 template <int D>
-__global__ void qk_norm_rope_kernel(const float* qkv, size_t split_stride, HeadShape shape, int first_position,
-                                    __nv_bfloat16* q_out, KvCache cache) {
+__global__ void qk_norm_rope_kernel(const float* qkv, size_t split_stride, HeadShape shape,
+                                    int first_position, __nv_bfloat16* q_out, KvCache cache) {
     constexpr int kLanes = HeadSlice<D>::kLanes;
     allow_next_kernel();
     wait_for_previous_kernel();
@@ -129,12 +129,12 @@ __global__ void qk_norm_rope_kernel(const float* qkv, size_t split_stride, HeadS
     }
 }
 
-/// qkv: float32 [S, heads + 2 kv_heads, D], and when split_stride > 0 a second one to be added, that
-/// many floats behind; q_out: bf16 [S, heads, D]; keys and values go to the cache at positions
+/// qkv: float32 [S, heads + 2 kv_heads, D], and when split_stride > 0 a second one to be added,
+/// that many floats behind; q_out: bf16 [S, heads, D]; keys and values go to the cache at positions
 /// first_position .. first_position + S - 1.
 template <int D>
-void qk_norm_rope(const Launch& on, const float* qkv, size_t split_stride, const HeadShape& shape, int S,
-                  int first_position, __nv_bfloat16* q_out, const KvCache& cache) {
+void qk_norm_rope(const Launch& on, const float* qkv, size_t split_stride, const HeadShape& shape,
+                  int S, int first_position, __nv_bfloat16* q_out, const KvCache& cache) {
     LIVEVOICE_CHECK(first_position + S <= cache.capacity, "qk_norm_rope: positions up to ",
                     first_position + S, " do not fit the cache of ", cache.capacity);
     launch(on, qk_norm_rope_kernel<D>, S, kQkThreads, 0, qkv, split_stride, shape, first_position,

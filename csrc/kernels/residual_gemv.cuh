@@ -62,14 +62,12 @@ template <class Format, class Input>
 __global__ void __launch_bounds__(kGemvThreads, 2)
     residual_gemv_kernel(PackedMatrix matrix, Input input, float input_scale, float* delta) {
     extern __shared__ __align__(16) uint8_t shared[];
-    auto* x =
-        reinterpret_cast<typename Format::Activation*>(shared + kGemvWarps * kRingBytes);
+    auto* x = reinterpret_cast<typename Format::Activation*>(shared + kGemvWarps * kRingBytes);
     auto* partials = reinterpret_cast<float*>(x + Format::kParts * matrix.columns);
 
     allow_next_kernel();
     const int blocks_a_tile = matrix.blocks_a_tile();
-    const TileWalk walk =
-        equal_shares(matrix.tiles, blocks_a_tile, WeightStream<Format>::kBatch);
+    const TileWalk walk = equal_shares(matrix.tiles, blocks_a_tile, WeightStream<Format>::kBatch);
     WeightStream<Format> stream(matrix.weights, walk, blocks_a_tile, shared);
     float* scales = partials + walk.tiles * kPartialsATile;
     load_scales<Format>(matrix, walk, scales);
@@ -88,8 +86,8 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     }
 }
 
-/// matrix: packed [hidden, columns]; delta: float32 [hidden], zero before; columns a multiple of 32.
-/// input_scale undoes a scale that the input was stored with.
+/// matrix: packed [hidden, columns]; delta: float32 [hidden], zero before; columns a multiple
+/// of 64. input_scale undoes a scale that the input was stored with.
 template <class Format, class Input>
 void residual_gemv(const Launch& on, const PackedMatrix& matrix, const Input& input,
                    float input_scale, float* delta) {

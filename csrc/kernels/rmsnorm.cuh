@@ -59,9 +59,9 @@ void rmsnorm(const Launch& on, float* residual, const float* partials, int split
 }
 
 /// The last position of a prompt becomes the residual of the decode kernels, with an empty delta.
-static __global__ void last_position_kernel(const float* residual, const float* partials, int splits,
-                                            size_t stride, int S, int hidden, float* before,
-                                            float* delta) {
+static __global__ void last_position_kernel(const float* residual, const float* partials,
+                                            int splits, size_t stride, int S, int hidden,
+                                            float* before, float* delta) {
     wait_for_previous_kernel();
     const int p = blockIdx.x * blockDim.x + threadIdx.x;
     if (p >= hidden / 4) return;
@@ -74,8 +74,9 @@ static __global__ void last_position_kernel(const float* residual, const float* 
 }
 
 /// before, delta: float32 [hidden].
-inline void last_position(const Launch& on, const float* residual, const float* partials, int splits,
-                          size_t stride, int S, int hidden, float* before, float* delta) {
+inline void last_position(const Launch& on, const float* residual, const float* partials,
+                          int splits, size_t stride, int S, int hidden, float* before,
+                          float* delta) {
     launch(on, last_position_kernel, ceil_div(hidden / 4, 128), 128, 0, residual, partials, splits,
            stride, S, hidden, before, delta);
 }
