@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .checkpoint import Checkpoint, backbone_shapes
 from .codec import CodecDecoder, decoder_bytes
+from .config import ModelConfig
 from .prompt import Prompt
 from .sampling import SamplingParams
 
@@ -109,7 +110,7 @@ def choose(checkpoint: Checkpoint, device: str, precision: str) -> Choice:
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got '{precision}'")
     place = _resolve_device(device)
-    obstacle = native_obstacle(place)
+    obstacle = native_obstacle(place, checkpoint.config)
     if obstacle is None:
         choice = _choose_native(place, precision)
     else:
@@ -118,8 +119,8 @@ def choose(checkpoint: Checkpoint, device: str, precision: str) -> Choice:
     return choice
 
 
-def native_obstacle(device: torch.device) -> str | None:
-    """Why the native backend does not run on ``device``, in one sentence; None when it does."""
+def native_obstacle(device: torch.device, config: ModelConfig) -> str | None:
+    """Why the native backend does not run a model on ``device``, in one sentence; or None."""
     if device.type != "cuda":
         return f"the native backend needs an NVIDIA GPU, the device is {device.type}"
     package = __package__ or "engine"
@@ -127,7 +128,7 @@ def native_obstacle(device: torch.device) -> str | None:
         return "the native backend is not part of this installation"
     from . import native
 
-    return native.available(device)
+    return native.available(device, config)
 
 
 def create(

@@ -40,6 +40,7 @@ MAX_WINDOW_FRAMES = 128
 
 _WINDOW_CONTEXT_FRAMES = 10  # the decoder's receptive field on one side, rounded up
 _ROPE_ROUNDING = torch.bfloat16  # what the model was trained with
+_HEAD_DIMS = (64, 128)  # that the attention kernels are compiled for
 _MATRICES = {
     "q": "self_attn.q_proj",
     "k": "self_attn.k_proj",
@@ -64,8 +65,8 @@ def _extension() -> Any:
     return _C
 
 
-def available(device: torch.device) -> str | None:
-    """None when the engine runs on ``device``, else the reason in one sentence."""
+def available(device: torch.device, config: ModelConfig) -> str | None:
+    """None when the engine runs this model on ``device``, else the reason in one sentence."""
     try:
         extension = _extension()
     except ModuleNotFoundError as error:
@@ -77,6 +78,17 @@ def available(device: torch.device) -> str | None:
     try:
         extension.check_device(device.index or 0)
     except (RuntimeError, ValueError) as error:
+        return str(error)
+    return unsupported(config)
+
+
+def unsupported(config: ModelConfig) -> str | None:
+    """Why the kernels can't run a model of these sizes; None when they can. Needs no GPU."""
+    if config.head_dim not in _HEAD_DIMS:
+        return f"the native backend has no kernel for heads of {config.head_dim} values"
+    try:
+        _extension().engine_bytes(_sizes(config, 1), "bf16")  # lays the arenas out
+    except ValueError as error:
         return str(error)
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -158,3 +159,20 @@ def test_bytes_of_a_frame_are_the_weights_and_the_cache(made):
     )
     kv = 4 * config.n_layers * config.n_kv_heads * config.head_dim
     assert made.frame_bytes(100) == 2 * matrices + 100 * kv
+
+
+def test_models_that_the_kernels_do_not_take_are_left_to_the_reference(extension, tiny: Path):
+    def engine_bytes(sizes: dict, _precision: str) -> int:
+        if sizes["hidden"] % 64:
+            raise ValueError(f"hidden size {sizes['hidden']} must be a multiple")
+        return 1
+
+    extension.engine_bytes = engine_bytes
+    extension.check_device = lambda _index: None
+    gpu, starter = torch.device("cuda", 0), Checkpoint.open("starter").config
+    assert backend.native_obstacle(gpu, starter) is None
+    narrow = dataclasses.replace(starter, hidden=48)
+    assert "hidden size 48" in backend.native_obstacle(gpu, narrow)
+    assert "heads of 16 values" in backend.native_obstacle(gpu, Checkpoint.open(tiny).config)
+    extension.check_device = lambda _index: (_ for _ in ()).throw(RuntimeError("no driver"))
+    assert backend.native_obstacle(gpu, starter) == "no driver"
