@@ -166,7 +166,7 @@ class _Cutter:
         """Neighbours joined as long as they fit, all about equally long."""
         fewest = self._joined(places, self._limit_s)
         total_s = self._clock[places[-1]] - self._clock[places[0]]
-        low, high = total_s / len(fewest), self._limit_s
+        low, high = min(total_s / len(fewest), self._limit_s), self._limit_s
         for _ in range(_BALANCING_STEPS):
             middle = (low + high) / 2
             packed = self._joined(places, middle)

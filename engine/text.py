@@ -243,6 +243,8 @@ class _Planner:
         reasons = [""] * len(self._source)
         for loss in filter(lambda each: each.reason, text.losses):
             reasons[loss.start : loss.end] = [loss.reason] * (loss.end - loss.start)
+            if loss.is_gone:
+                self._owner[loss.start : loss.end] = [None] * (loss.end - loss.start)
         for match in _INNER_SPACE.finditer(self._source):
             before, after = self._owner[match.start() - 1], self._owner[match.end()]
             if before == after and not any(reasons[match.start() : match.end()]):

@@ -17,11 +17,16 @@ Replace = Callable[[regex.Match], "str | None"]
 
 @dataclass(frozen=True)
 class Loss:
-    """A range of the original that a rule replaced or took away, and the rule's reason."""
+    """A range of the original that a rule replaced or took away, and the rule's reason.
+
+    ``is_gone`` says that every character of it was taken away, though words around it may later
+    stand for a range that holds it.
+    """
 
     start: int
     end: int
     reason: str
+    is_gone: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,8 @@ class Traced:
             spans += self.spans[done:start]
             whole = self[start:end]
             spans += whole._spans_of(new)
-            losses.append(Loss(whole.start, whole.end, reason))
+            is_gone = not new and whole.end - whole.start == end - start
+            losses.append(Loss(whole.start, whole.end, reason, is_gone))
             done = end
         if not losses:
             return self
