@@ -7,7 +7,7 @@ from pathlib import Path
 
 from comfy_api.latest import io
 
-from ..engine import Voice, check_name, load_voice, save_voice
+from ..engine import Voice, load_voice, save_voice
 from . import voices
 from .wires import VOICE
 
@@ -58,11 +58,7 @@ class SaveVoice(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, name: str | None) -> bool | str:
         """Refuse what can't be a name; None is one that comes over a wire."""
-        try:
-            check_name((name or "").strip())
-        except ValueError as error:
-            return str(error)
-        return True
+        return voices.name_problem(name)
 
     @classmethod
     def execute(cls, voice: Voice, name: str, licence: str, preview_text: str) -> io.NodeOutput:

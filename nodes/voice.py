@@ -11,9 +11,9 @@ from comfy_api.latest import io
 from torch import Tensor
 
 from ..engine import Voice as EngineVoice
-from ..engine import check_name
 from .progress import tell
 from .residency import EnginePatcher, recognised_out_of_memory
+from .voices import name_problem
 from .wires import MODEL, VOICE
 
 
@@ -62,11 +62,7 @@ class Voice(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, name: str | None) -> bool | str:
         """Refuse what can't be a name; None is one that comes over a wire."""
-        try:
-            check_name((name or "").strip())
-        except ValueError as error:
-            return str(error)
-        return True
+        return name_problem(name)
 
     @classmethod
     def execute(

@@ -26,6 +26,18 @@ _STARTER = "starter/"
 _MAX_TRANSCRIPT_BYTES = 1 << 16
 
 
+def name_problem(name: str | None) -> str | bool:
+    """What validate_inputs says about a voice's name: True, or the engine's sentence.
+
+    None is a name that comes over a wire, which is judged when it is there.
+    """
+    try:
+        check_name((name or "").strip())
+    except ValueError as error:
+        return str(error)
+    return True
+
+
 @dataclass(frozen=True)
 class VoiceFile:
     """Where one voice lies: a voice file, or a recording and its transcript."""
