@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("livevoice: stopped", file=sys.stderr)
         return 130
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:
         message = " ".join(str(error).split())
         print(f"livevoice: {message}", file=sys.stderr)
         return 2

@@ -1,7 +1,7 @@
 """The CUDA engine behind the backend protocol: loads weights into it, hands rows through.
 
 Owns the map from checkpoint names to the engine's matrices, the gathering of text rows in host
-memory, and the reuse of a common prefix. The work is done in ``csrc``; this is the only file that
+memory, and the reuse of a voice's prefix. The work is done in ``csrc``; this is the only file that
 imports ``_C``.
 """
 
@@ -120,7 +120,7 @@ class NativeBackend:
         self.precision = precision
         self.context_rows = min(context_rows, self.config.max_positions)
         self._text: _HostTable | None = _HostTable(checkpoint, TEXT_EMBEDDING)
-        self._resident: tuple[Tensor, Tensor] | None = None  # ids and codes of the cached prompt
+        self._prefix: Prompt | None = None  # whose keys and values are in the cache
         started = time.monotonic()
         self._engine = _extension().Engine(
             sizes=_sizes(self.config, self.context_rows),
@@ -147,28 +147,30 @@ class NativeBackend:
         return dict(self._engine.arena_bytes)
 
     def prefill(self, prompt: Prompt) -> None:
-        """See :class:`~.backend.Backend`. What the last prompt began with too is not read again."""
+        """See :class:`~.backend.Backend`. A voice that the cache holds already is not read again.
+
+        The voice's block is a piece of its own, cold as well: kernels that choose their tiles by
+        the number of rows would give a longer common beginning other bits cold than warm.
+        """
         if len(prompt) >= self.context_rows:
             raise ValueError(
                 f"prompt: {len(prompt)} positions do not fit the context of {self.context_rows}; "
                 "shorten the text or the voice"
             )
-        if self._text is None:
-            raise RuntimeError("native backend: unloaded")
-        is_audio = prompt.ids == AUDIO_SLOT
-        codes = torch.full((len(prompt), self.config.n_codebooks), -1, dtype=torch.int32)
-        codes[is_audio] = prompt.rows.to(torch.int32)
-        if int(codes.max()) >= self.config.codebook_vocab:
+        if len(prompt.rows) and int(prompt.rows.max()) >= self.config.codebook_vocab:
             raise ValueError(f"prompt: codes must be below {self.config.codebook_vocab}")
-        first = self._common_prefix(prompt.ids, codes)
-        self._resident = None  # until the whole prompt is in the cache
-        text = self._text.rows(prompt.ids[first:].clamp(min=0))
-        self._engine.prefill(text, codes[first:].contiguous(), first)
-        self._resident = (prompt.ids.clone(), codes)
+        prefix, rest = prompt.split()
+        if not prefix.equals(self._prefix):
+            self._prefix = None
+            if len(prefix):
+                self._read(prefix, 0)
+            self._prefix = prefix
+        self._read(rest, len(prefix))
 
     def logits(self) -> Tensor:
         """See :class:`~.backend.Backend`."""
-        out = torch.empty((self.config.n_codebooks, self.config.codebook_vocab))
+        shape = (self.config.n_codebooks, self.config.codebook_vocab)
+        out = torch.empty(shape, dtype=torch.float32)
         self._engine.logits(out)
         return out
 
@@ -191,13 +193,13 @@ class NativeBackend:
         self._engine.force(row.to(torch.int32).contiguous())
 
     def poison(self) -> None:
-        """Fill everything but the weights with NaN patterns (for tests); forgets the prompt."""
-        self._resident = None
+        """Fill everything but the weights with NaN patterns (for tests); forgets the voice."""
+        self._prefix = None
         self._engine.poison()
 
     def time_step_ms(self, position: int, steps: int = 8) -> float:
-        """Mean GPU time of ``steps`` whole decode steps at ``position``; forgets the prompt."""
-        self._resident = None
+        """Mean GPU time of ``steps`` whole decode steps at ``position``; forgets the voice."""
+        self._prefix = None
         return self._engine.time_steps(position, steps)
 
     def frame_bytes(self, position: int) -> int:
@@ -226,17 +228,16 @@ class NativeBackend:
 
     def unload(self) -> None:
         """See :class:`~.backend.Backend`."""
-        self._resident = self._text = None
+        self._prefix = self._text = None
         self._engine.unload()
 
-    def _common_prefix(self, ids: Tensor, codes: Tensor) -> int:
-        """Positions that the cache holds already; at least one is always read anew."""
-        if self._resident is None:
-            return 0
-        n = min(len(ids), len(self._resident[0]))
-        same = (ids[:n] == self._resident[0][:n]) & (codes[:n] == self._resident[1][:n]).all(dim=1)
-        n_same = n if bool(same.all()) else int(same.int().argmin())
-        return min(n_same, len(ids) - 1)
+    def _read(self, piece: Prompt, first: int) -> None:
+        """Bring a piece of a prompt, from position ``first`` on, into the cache."""
+        if self._text is None:
+            raise RuntimeError("native backend: unloaded")
+        codes = torch.full((len(piece), self.config.n_codebooks), -1, dtype=torch.int32)
+        codes[piece.ids == AUDIO_SLOT] = piece.rows.to(torch.int32)
+        self._engine.prefill(self._text.rows(piece.ids.clamp(min=0)), codes, first)
 
 
 class NativeCodec:
@@ -284,7 +285,7 @@ class NativeCodec:
         hop = self.config.hop_samples
         first = max(begin - _WINDOW_CONTEXT_FRAMES, 0)
         window = codes[first : end + _WINDOW_CONTEXT_FRAMES].to(torch.int32).contiguous()
-        waveform = torch.empty(len(window) * hop)
+        waveform = torch.empty(len(window) * hop, dtype=torch.float32)
         self._codec.decode(window, waveform)
         return waveform[(begin - first) * hop : (end - first) * hop]
 
@@ -297,7 +298,7 @@ class _HostTable:
         self._rows = None
         if entry.dtype == "BF16":
             self._rows = np.memmap(
-                entry.file, dtype=np.uint16, mode="r", offset=entry.offset, shape=entry.shape
+                entry.file, dtype=np.int16, mode="r", offset=entry.offset, shape=entry.shape
             )
         else:
             self._tensor = checkpoint.tensor(name).to(torch.bfloat16)

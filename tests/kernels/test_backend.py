@@ -149,18 +149,23 @@ def test_same_codes_whatever_ran_before(checkpoint: Checkpoint, native):
     again.unload()
 
 
-def test_a_reused_prefix_gives_the_same_bits(native):
-    long = prompt(60, 40)
-    for n in (99, 70, 17):
-        other = Prompt(torch.cat([long.ids[:n], torch.full((5,), 7)]), long.rows[: max(0, n - 30)])
-        n_audio = int((other.ids == AUDIO_SLOT).sum())
-        other = Prompt(other.ids, long.rows[:n_audio])
-        native.poison()
-        native.prefill(long)
-        cold = native.logits()
-        native.prefill(other)
-        native.prefill(long)
-        assert torch.equal(native.logits(), cold)
+@pytest.mark.parametrize("n_rest", [1, 5, 30])
+def test_a_reused_prefix_gives_the_same_bits(native, n_rest: int):
+    voice = prompt(60, 40)
+    texts = [
+        Prompt(torch.cat([voice.ids, torch.full((n,), code)]), voice.rows, len(voice))
+        for n, code in [(n_rest, 7), (9, 8)]
+    ]
+    native.prefill(texts[0])
+    cold = native.logits()
+    native.prefill(texts[1])
+    speak(native, texts[1])
+    native.prefill(texts[0])
+    assert torch.equal(native.logits(), cold)
+    native.prefill(prompt(80))
+    native.poison()
+    native.prefill(texts[0])
+    assert torch.equal(native.logits(), cold)
 
 
 def test_the_context_ends_the_speech(native):

@@ -129,15 +129,30 @@ def test_a_failure_while_loading_unloads(monkeypatch: pytest.MonkeyPatch):
     assert kept[0].resident_bytes == 0
 
 
-def test_what_two_prompts_begin_with_is_read_once(made):
+def test_a_voice_is_read_once(made):
     def prompt(ids: list[int], rows: list[int]) -> Prompt:
-        return Prompt(torch.tensor(ids), torch.tensor([[row] * N for row in rows]).reshape(-1, N))
+        rows = torch.tensor([[row] * N for row in rows]).reshape(-1, N)
+        return Prompt(torch.tensor(ids), rows, 4 if len(rows) else 0)
 
     made.prefill(prompt([1, 2, AUDIO_SLOT, AUDIO_SLOT, 3], [7, 8]))
     made.prefill(prompt([1, 2, AUDIO_SLOT, AUDIO_SLOT, 4, 5], [7, 8]))
+    assert made._engine.prefilled == [(4, 0), (1, 4), (2, 4)]
     made.prefill(prompt([1, 2, AUDIO_SLOT, AUDIO_SLOT, 4, 5], [7, 9]))
     made.prefill(prompt([1, 2, AUDIO_SLOT, AUDIO_SLOT, 4, 5], [7, 9]))
-    assert made._engine.prefilled == [(5, 0), (2, 4), (3, 3), (1, 5)]
+    assert made._engine.prefilled[3:] == [(4, 0), (2, 4), (2, 4)]
+    made.prefill(prompt([1, 2, 3], []))
+    made.prefill(prompt([1, 2, AUDIO_SLOT, AUDIO_SLOT, 4], [7, 9]))
+    assert made._engine.prefilled[6:] == [(3, 0), (4, 0), (1, 4)]
+
+
+def test_a_voice_that_was_not_read_to_its_end_is_read_again(made, monkeypatch: pytest.MonkeyPatch):
+    prompt = Prompt(torch.tensor([1, AUDIO_SLOT, 3]), torch.full((1, N), 7), 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeEngine, "prefill", lambda *_: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            made.prefill(prompt)
+    made.prefill(prompt)
+    assert made._engine.prefilled == [(2, 0), (1, 2)]
 
 
 def test_windows_of_the_codec_keep_their_context(made):
