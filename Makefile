@@ -3,7 +3,9 @@
 #   make test                  runs every test that needs no GPU
 #
 #   make comfyui [FLAGS=...]   keeps ComfyUI with LiveVoice running for a browser
-#   make test-cuda             the tests that need an NVIDIA GPU
+#   make test-cuda             the tests that need an NVIDIA GPU, except:
+#   make test-gpu [GPU=...]    a real ComfyUI on a GPU, long; GPU= takes options of pytest
+#   make gpu-bundle            what test-gpu needs on a machine without internet (build/gpu)
 #   make lint | native | install | clean
 #
 # ENV=folder  where the environment is made      PYTHON=...  what it is made with
@@ -14,6 +16,7 @@ ENV = .venv
 PY = $(ENV)/bin/python
 TEXT =
 FLAGS =
+GPU =
 # By the environment, so that no quote in it meets the shell.
 export TEXT
 
@@ -21,7 +24,7 @@ export TEXT
 CUDA_HOME ?= $(firstword $(wildcard /usr/local/cuda /usr/local/cuda-*))
 export CUDA_HOME
 
-.PHONY: help demo test test-cuda comfyui lint native native-for-gpu install install-tests clean
+.PHONY: help demo test test-cuda test-gpu gpu-tests gpu-bundle comfyui lint native native-for-gpu install install-tests clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -33,7 +36,22 @@ test: install-tests lint native
 	@"$(PY)" -m pytest -m "not cuda"
 
 test-cuda: install-tests native
-	@"$(PY)" -m pytest -m cuda
+	@"$(PY)" -m pytest -m "cuda and not comfy"
+
+gpu-bundle: install
+	@"$(PY)" tests/comfy/bundle.py make
+
+# Where a bundle but no environment is, PYTHON is one that has torch, and nothing is fetched.
+test-gpu:
+ifneq ($(if $(wildcard $(ENV)),,$(wildcard build/gpu/bundle.tar.xz)),)
+	@"$(PYTHON)" tests/comfy/bundle.py unpack
+	@PYTHONPATH="$(CURDIR)/.comfyui/site" $(MAKE) --no-print-directory PY="$(PYTHON)" gpu-tests
+else
+	@$(MAKE) --no-print-directory gpu-tests
+endif
+
+gpu-tests: test-cuda
+	@"$(PY)" -m pytest -s -m "cuda and comfy" $(GPU)
 
 comfyui: install native-for-gpu
 	@"$(PY)" -m tests.comfy.comfyui $(FLAGS)

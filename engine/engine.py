@@ -112,6 +112,17 @@ class Engine:
             return sum(part.resident_bytes for part in (self._backend, self._codec) if part)
 
     @property
+    def arena_bytes(self) -> dict[str, int]:
+        """Bytes held on the device now, by what they are for; empty when nothing is held."""
+        with self._step:
+            backend, codec = self._backend, self._codec
+            parts = getattr(backend, "arena_bytes", None)
+            if parts is None:
+                parts = {"weights and KV cache": backend.resident_bytes if backend else 0}
+            parts = {**parts, "codec": codec.resident_bytes if codec else 0}
+        return {name: n_bytes for name, n_bytes in parts.items() if n_bytes}
+
+    @property
     def size_bytes(self) -> int:
         """Bytes that :meth:`load` will hold."""
         return backends.size_bytes(self._choice, self.checkpoint, self.context_rows)

@@ -187,6 +187,12 @@ def patcher_of(path: str | Path, device: str, precision: str) -> EnginePatcher:
     return patcher
 
 
+def live() -> list[EnginePatcher]:
+    """Every living patcher, once."""
+    with _live_lock:
+        return list({id(each): each for each in _live.values()}.values())
+
+
 def _place(device: str) -> str:
     """Device for the engine: ComfyUI's own, unless the CPU was asked for."""
     comfy_device = management.get_torch_device()

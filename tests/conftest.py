@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ torch.set_num_threads(1)  # the models are tiny; more threads only wait for each
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() or os.environ.get("LIVEVOICE_ON_CPU") == "1":
         return
     skip = pytest.mark.skip(reason="no NVIDIA GPU here; run `make test-cuda` on one")
     for item in items:

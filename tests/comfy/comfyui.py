@@ -14,6 +14,7 @@ server with this pack in the foreground.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 import shutil
@@ -56,7 +57,9 @@ __all__ = [
 
 ROOT = Path(__file__).resolve().parents[2]
 BACK_ENDS = ROOT / ".comfyui"
-"""Unpacked back ends, one folder a version; `install.py` fills it."""
+"""Unpacked back ends, one folder a version; `install.py` or `bundle.py` fills it."""
+SITE = BACK_ENDS / "site"
+"""Packages of `bundle.py`, on a machine without internet."""
 NEWEST = "0.30.0"
 OLDEST = "0.16.3"
 
@@ -138,6 +141,8 @@ class Server(Client):
         # The database file would lie in the back end's folder, which holds code only.
         command += ["--base-directory", str(self.base), "--database-url", "sqlite:///:memory:"]
         command += ["--disable-api-nodes", "--log-stdout"]
+        if importlib.util.find_spec("comfyui_frontend_package") is None:
+            command += ["--front-end-root", str(self._page())]
         with (self.base / "server.log").open("wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -214,9 +219,18 @@ class Server(Client):
             settings.parent.mkdir(exist_ok=True)
             settings.write_text('{"Comfy.TutorialCompleted": true}')
 
+    def _page(self) -> Path:
+        """An empty page, for a server that no browser will visit."""
+        folder = self.base / "page"
+        folder.mkdir(exist_ok=True)
+        (folder / "index.html").write_text("<!doctype html>")
+        return folder
+
     def _environment(self) -> dict[str, str]:
         env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
         quiet = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1"}
+        if SITE.is_dir():
+            quiet["PYTHONPATH"] = str(SITE)
         return {**env, **quiet, **self._env}
 
     def _answers(self) -> bool:
