@@ -11,6 +11,8 @@ from .generation import Chunk, Generation, join
 from .report import Report, report
 from .sampling import SamplingParams
 from .script import Reading, Script
+from .status import ROUTE as STATUS_ROUTE
+from .status import Held, Status, status
 from .text import plan, split
 from .turns import Turn, parse_turns
 from .voice import Voice, check_name
@@ -19,6 +21,7 @@ from .voice_file import load_voice, save_voice, starter_voices
 __all__ = [
     "HOW_TO_GET",
     "STARTER",
+    "STATUS_ROUTE",
     "STOP_REASONS",
     "Checkpoint",
     "CheckpointError",
@@ -27,12 +30,14 @@ __all__ = [
     "Dialogue",
     "Engine",
     "Generation",
+    "Held",
     "Reading",
     "Report",
     "SamplingParams",
     "Script",
     "Speech",
     "SpokenUtterance",
+    "Status",
     "Turn",
     "Voice",
     "assemble",
@@ -48,4 +53,5 @@ __all__ = [
     "speak_turns",
     "split",
     "starter_voices",
+    "status",
 ]

@@ -1,4 +1,4 @@
-"""Command line: ``python -m livevoice say | voice | check | bench``.
+"""Command line: ``python -m livevoice say | voice | check | status | bench``.
 
 The one place that prints. A mistake of the caller is one line on stderr and exit code 2.
 """
@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from .checkpoint import STARTER, check
+
+_SERVER = "http://127.0.0.1:8188"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +46,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m livevoice", description="Text to speech, Higgs Audio v3.")
-    commands = parser.add_subparsers(required=True, metavar="say | voice | check | bench")
+    commands = parser.add_subparsers(required=True, metavar="say | voice | check | status | bench")
     say = commands.add_parser("say", help="speak a text into a sound file")
     say.add_argument("text", help="what to say; - reads standard input")
     say.add_argument("out", type=Path, help="sound file to write (.wav, 24 kHz, 16 bit)")
@@ -61,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     checks = commands.add_parser("check", help="list what is wrong with a checkpoint")
     checks.add_argument("model", nargs="?", default=STARTER, help="folder or name")
     checks.set_defaults(run=_check)
+    shows = commands.add_parser("status", help="show who holds the memory of ComfyUI's device")
+    shows.add_argument("--server", default=_SERVER, help=f"of ComfyUI (default {_SERVER})")
+    shows.set_defaults(run=_status)
     _add_bench(commands)
     return parser
 
@@ -98,6 +103,22 @@ def _check(options: argparse.Namespace) -> int:
     if not problems:
         print(f"{options.model}: fine")
     return 1 if problems else 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    from .backend import choose
+    from .checkpoint import Checkpoint
+    from .status import status, status_of
+
+    found = status_of(options.server)
+    if found is not None:
+        print(f"ComfyUI at {options.server}\n{found.text()}")
+        return 0
+    choice = choose(Checkpoint.open(STARTER), "auto", "auto")
+    print(f"no ComfyUI with LiveVoice answers at {options.server}; this machine:")
+    print(status((), choice.device).text())
+    print(f"  backend: {choice.backend} {choice.precision}, {choice.reason}")
+    return 0
 
 
 def _say(options: argparse.Namespace) -> int:

@@ -18,8 +18,10 @@ from .preview import register_route
 from .preview_voice import PreviewVoice
 from .report import Report
 from .reroll import Reroll
+from .residency import live
 from .save_codes import SaveCodes
 from .save_voice import SaveVoice
+from .status import register_status
 from .streaming_preview import StreamingPreview
 from .text_options import TextOptions
 from .text_to_codes import TextToCodes
@@ -33,6 +35,7 @@ class LiveVoiceExtension(ComfyExtension):
         """Register the model folder, the web folder and the previews' route."""
         register_folder()
         register_route()
+        register_status(live)
         _serve_web_folder()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:

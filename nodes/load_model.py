@@ -21,15 +21,16 @@ class LoadModel(io.ComfyNode):
             display_name="LiveVoice Load Model",
             category="audio/LiveVoice",
             description="Opens a voice model from models/tts. The weights are loaded when they are "
-            "first needed, and ComfyUI unloads them when it needs the room.",
+            "first needed, and ComfyUI unloads them when it needs the room. The node shows what "
+            "they hold.",
             inputs=[
                 io.Combo.Input(
                     "checkpoint",
                     options=checkpoints.names(),
                     default=STARTER,
-                    tooltip="A folder of models/tts with config.json, tokenizer.json and "
-                    "model.safetensors. 'starter' comes with LiveVoice: tiny, English, rough. For "
-                    "the real voice get bosonai/higgs-audio-v3-tts-4b.",
+                    tooltip="A checkpoint in models/tts: model.safetensors, with config.json and "
+                    "tokenizer.json beside it. 'starter' comes with LiveVoice: tiny, English, "
+                    "rough. For the real voice get bosonai/higgs-audio-v3-tts-4b.",
                 ),
                 io.Combo.Input(
                     "device",
@@ -48,6 +49,7 @@ class LoadModel(io.ComfyNode):
                 ),
             ],
             outputs=[MODEL.Output(display_name="model", tooltip="For the nodes that speak.")],
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
@@ -66,4 +68,6 @@ class LoadModel(io.ComfyNode):
     @classmethod
     def execute(cls, checkpoint: str, device: str, precision: str) -> io.NodeOutput:
         """Open it, or hand out the one that is open."""
-        return io.NodeOutput(patcher_of(checkpoints.path_of(checkpoint), device, precision))
+        patcher = patcher_of(checkpoints.path_of(checkpoint), device, precision)
+        patcher.model.readout.watch(cls.hidden.unique_id)
+        return io.NodeOutput(patcher)

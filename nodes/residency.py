@@ -23,6 +23,7 @@ import torch
 
 from ..engine import Engine
 from .checkpoints import stamps
+from .status import Readout
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +41,16 @@ class LiveVoice(torch.nn.Module):
     def __init__(self, engine: Engine) -> None:
         super().__init__()
         self.engine = engine
+        self.readout = Readout(engine)
         # Not at exit: the process takes its memory with it, and CUDA may be gone by then.
-        weakref.finalize(self, engine.unload).atexit = False
+        weakref.finalize(self, _unload, engine, self.readout).atexit = False
+
+
+def _unload(engine: Engine, readout: Readout) -> None:
+    was_loaded = engine.is_loaded
+    engine.unload()
+    if was_loaded:
+        readout.show()
 
 
 class EnginePatcher(comfy.model_patcher.ModelPatcher):
@@ -111,6 +120,7 @@ class EnginePatcher(comfy.model_patcher.ModelPatcher):
                 self.engine.checkpoint.path.name, self.engine.resident_bytes / 1e6,
                 self.load_device, time.perf_counter() - start_s,
             )  # fmt: skip
+            self.model.readout.show()
         self.model.device = self.current_loaded_device()
         return self.engine.resident_bytes - before_bytes
 
@@ -134,6 +144,7 @@ class EnginePatcher(comfy.model_patcher.ModelPatcher):
                 held_bytes = self.engine.resident_bytes
                 self.engine.unload()
                 logger.info("LiveVoice: unloaded, %.0f MB freed", held_bytes / 1e6)
+                self.model.readout.show()
             except Exception:
                 # Raised from here, it would make every later load of any node fail.
                 logger.exception("LiveVoice: the engine could not be unloaded")
