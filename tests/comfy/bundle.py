@@ -40,7 +40,7 @@ _NOT_NEEDED = (
     ".ci", ".github", "api_server/tests", "blueprints", "models", "script_examples", "tests",
     "tests-unit", "openapi.yaml", "input", "output",
 )  # fmt: skip
-_STAND_IN = '''"""Stands in for PyAV, which did not travel: ComfyUI imports it, tests don't use it."""
+_STAND_IN = '''"""Stands in for PyAV, which did not travel: ComfyUI imports it, no test does."""
 
 import sys
 import types
