@@ -1,12 +1,16 @@
 """Builds ``engine/_C``, the CUDA engine, where a CUDA compiler is; installs Python alone elsewhere.
 
 The compiler is taken from ``CUDA_HOME``, from the PATH, or from the PyPI packages nvidia-cuda-nvcc,
-nvidia-cuda-runtime and nvidia-cuda-cccl. ``LIVEVOICE_CUDA_ARCHS`` (such as "90" or "89,120") builds
-for these GPUs only. Metadata is in pyproject.toml.
+nvidia-cuda-runtime and nvidia-cuda-cccl. Metadata is in pyproject.toml. Environment variables:
+
+    LIVEVOICE_CUDA_ARCHS   build for these GPUs only, such as "90" or "89,120"
+    LIVEVOICE_GLIBC        link for this glibc, such as "2.17"; needs the PyPI package ziglang
+    LIVEVOICE_PURE         build a wheel without the extension, for every platform
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -21,7 +25,13 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).resolve().parent
-ARCHS = ("89", "90", "120")  # RTX 40, H100/H200, RTX 50; newer GPUs take the PTX of the last
+OBJECTS = HERE / "build" / "csrc"
+ARCHS = ("89", "90", "120")  # RTX 40, H100/H200, RTX 50; GPUs between and after take their PTX
+GLIBC = os.environ.get("LIVEVOICE_GLIBC")
+WINDOWS = os.name == "nt"
+# The C++ library linked in, so that no redistributable has to be there; CUDA's headers need a
+# preprocessor that keeps to the standard, and our sources are UTF-8.
+WINDOWS_FLAGS = "/O2,/EHsc,/MT,/Zc:preprocessor,/permissive-,/utf-8"
 SOURCES = (
     "bindings.cpp", "codec.cu", "decode_step.cu", "engine.cu", "kernel_calls.cu", "layout.cu",
     "loader.cu", "pool.cpp", "prefill.cu",
@@ -57,7 +67,7 @@ def find_toolkit() -> Toolkit:
         roots += sorted(Path(packages or ".").glob("nvidia/cu[0-9]*"), reverse=True)
         roots += sorted(Path(packages or ".").glob("nvidia/cuda_nvcc"))
     for root in roots:
-        nvcc = root / "bin" / ("nvcc.exe" if os.name == "nt" else "nvcc")
+        nvcc = root / "bin" / ("nvcc.exe" if WINDOWS else "nvcc")
         if not nvcc.exists():
             continue
         # The 12.x packages put each part into a folder of its own.
@@ -65,7 +75,10 @@ def find_toolkit() -> Toolkit:
         folders = (part / name for part in parts for name in ("include", "include/cccl"))
         include = tuple(folder for folder in folders if folder.is_dir())
         lib = tuple(
-            part / name for part in parts for name in ("lib64", "lib") if (part / name).is_dir()
+            part / name
+            for part in parts
+            for name in ("lib64", "lib/x64", "lib")
+            if (part / name).is_dir()
         )
         if any((folder / "cuda_runtime.h").exists() for folder in include):
             return Toolkit(nvcc, include, lib)
@@ -108,55 +121,89 @@ class BuildCuda(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         """Compile each source to an object, two at a time, and link."""
-        target = Path(self.get_ext_fullpath(ext.name))
-        objects = Path(self.build_temp) / "csrc"
-        objects.mkdir(parents=True, exist_ok=True)
+        # Not in build_temp: all but the bindings serves every Python.
+        OBJECTS.mkdir(parents=True, exist_ok=True)
+        target = Path(self.get_ext_fullpath(ext.name)).absolute()
         target.parent.mkdir(parents=True, exist_ok=True)
         archs = archs_for(self._toolkit)
         with ThreadPoolExecutor(min(len(SOURCES), os.cpu_count() or 1)) as pool:
-            compiled = list(pool.map(lambda name: self._compile(name, objects, archs), SOURCES))
-        libraries = [f"-L{folder}" for folder in self._toolkit.lib]
-        host = ["-Xcompiler", "-fPIC", "-Xlinker", "--exclude-libs,ALL"] if os.name != "nt" else []
-        if sys.platform == "win32":
-            libraries.append(f"-L{Path(sys.base_prefix) / 'libs'}")
-        self._call(
-            [self._toolkit.nvcc, "-shared", "-cudart", "static", *host, *compiled, *libraries,
-             "-o", target]
-        )  # fmt: skip
+            objects = list(pool.map(lambda name: self._compile(name, archs), SOURCES))
+        self._call(self._link_for(GLIBC, objects) if GLIBC else self._link(objects), target)
 
-    def _compile(self, name: str, objects: Path, archs: list[str]) -> Path:
-        source, output = HERE / "csrc" / name, objects / f"{name}.o"
-        newest = max(file.stat().st_mtime for file in (HERE / "csrc").rglob("*.[ch]*"))
-        newest = max(newest, source.stat().st_mtime, Path(__file__).stat().st_mtime)
-        stamp, key = (
-            objects / f"{name}.archs",
-            f"{','.join(archs)} {sysconfig.get_config_var('SOABI')}",
-        )
+    def _compile(self, name: str, archs: list[str]) -> Path:
+        python = f".{sysconfig.get_config_var('EXT_SUFFIX')}" if name == "bindings.cpp" else ""
+        output = OBJECTS / f"{name}{python}.{'obj' if WINDOWS else 'o'}"
+        inputs = [HERE / "csrc" / name, Path(__file__), *(HERE / "csrc").rglob("*.*h")]
+        newest = max(file.stat().st_mtime for file in inputs)
+        stamp, key = output.with_suffix(".archs"), f"{','.join(archs)} {GLIBC}"
         if output.exists() and output.stat().st_mtime > newest and stamp.read_text() == key:
             return output
-        include = [HERE / "csrc", *self._toolkit.include]
-        if name == "bindings.cpp":
+        # Paths inside the repository are relative, so that its place is not in the result.
+        include = [Path("csrc"), *self._toolkit.include]
+        if python:
             include += [Path(self._pybind11), Path(sysconfig.get_path("include"))]
-        code = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in archs]
-        code.append(f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}")
-        host = "/O2,/EHsc" if os.name == "nt" else "-fPIC,-fvisibility=hidden,-Wall"
+        code = [f"-gencode=arch=compute_{arch},code=[sm_{arch},compute_{arch}]" for arch in archs]
         self._call(
-            [self._toolkit.nvcc, "-std=c++17", "-O3", "-cudart", "static", "-Xcompiler", host,
+            [self._toolkit.nvcc, "-std=c++17", "-O3", "-cudart", "static", "-Xcompiler",
+             WINDOWS_FLAGS if WINDOWS else "-fPIC,-fvisibility=hidden,-Wall",
              # Kernels of headers that one source includes and does not launch.
-             "-diag-suppress", "177", *code, *(f"-I{folder}" for folder in include),
-             "-x", "cu", "-c", source, "-o", output]
+             "-diag-suppress", "177",
+             # The names of intermediate files get into the result; so they are the same each time,
+             # but two builds at once would disturb each other.
+             *(["-objtemp"] if GLIBC else []), "-compress-mode=size",
+             *code, *(f"-I{folder}" for folder in include), "-x", "cu", "-c", f"csrc/{name}"],
+            output.relative_to(HERE),
         )  # fmt: skip
         stamp.write_text(key)
         return output
 
-    def _call(self, command: list[object]) -> None:
-        result = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    def _link(self, objects: list[Path]) -> list[object]:
+        """With the system's own libraries: for this machine and newer ones."""
+        folders = [*self._toolkit.lib, *([Path(sys.base_prefix) / "libs"] if WINDOWS else [])]
+        host = ["-Xcompiler", "-fPIC", "-Xlinker", "--exclude-libs,ALL", "-Xlinker", "-s"]
+        if WINDOWS:
+            host = ["-Xlinker", f"/IMPLIB:{OBJECTS / '_C.lib'}"]
+        libraries = [f"-L{folder}" for folder in folders]
+        return [self._toolkit.nvcc, "-shared", "-cudart", "static", *host, *objects, *libraries]
+
+    def _link_for(self, glibc: str, objects: list[Path]) -> list[object]:
+        """For every Linux x86-64 with this glibc or a newer one: a wheel that runs anywhere.
+
+        The linker of the PyPI package ziglang knows the symbols of each glibc; the C++ library is
+        linked in. That one asks glibc 2.32 whether there is one thread only; ours always says no.
+        """
+        stub, exports = OBJECTS / "single_threaded.c", OBJECTS / "exports.map"
+        stub.write_text("char __libc_single_threaded;\n")
+        exports.write_text("{ global: PyInit__C; local: *; };\n")
+        archive = next(
+            path for folder in self._toolkit.lib for path in [folder / "libcudart_static.a"]
+            if path.exists()
+        )  # fmt: skip
+        host = [_library("libstdc++.a"), _library("libgcc_s.so.1")]
+        zig = Path(importlib.util.find_spec("ziglang").origin).with_name("zig")
+        return [zig, "cc", "-target", f"x86_64-linux-gnu.{glibc}",
+                "-shared", *(path.relative_to(HERE) for path in (*objects, stub)), archive, *host,
+                "-lpthread", "-ldl", "-lrt", "-lm", f"-Wl,--version-script={exports}",
+                "-Wl,--gc-sections", "-s"]  # fmt: skip
+
+    def _call(self, command: list[object], output: Path) -> None:
+        command = [str(part) for part in (*command, "-o", output)]
+        result = subprocess.run(command, capture_output=True, text=True, cwd=HERE)
         if result.returncode:
             sys.stderr.write(result.stdout + result.stderr)
-            raise RuntimeError(f"LiveVoice: {Path(str(command[0])).name} failed, see above")
+            raise RuntimeError(f"LiveVoice: {Path(command[0]).name} failed, see above")
+
+
+def _library(name: str) -> str:
+    """Path of a library of the host's C++ compiler."""
+    command = ["g++", f"-print-file-name={name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 setup(
-    ext_modules=[Extension("livevoice.engine._C", [f"csrc/{name}" for name in SOURCES])],
+    # A pure wheel, for the platforms that have no prebuilt one.
+    ext_modules=[]
+    if os.environ.get("LIVEVOICE_PURE")
+    else [Extension("livevoice.engine._C", [f"csrc/{name}" for name in SOURCES])],
     cmdclass={"build_ext": BuildCuda},
 )

@@ -1,15 +1,12 @@
 #include "loader.h"
 
-#include <fcntl.h>
-#include <sys/types.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <thread>
 #include <vector>
+
+#include "file.h"
 
 namespace livevoice {
 
@@ -17,49 +14,21 @@ namespace {
 
 constexpr int kReadThreads = 4;
 
-class File {
-  public:
-    explicit File(const std::string& path)
-        : path_(path), descriptor_(open(path.c_str(), O_RDONLY)) {
-        if (descriptor_ < 0)
-            throw CudaError(sentence("checkpoint: can't open ", path, ": ", std::strerror(errno)));
+/// Copying out of the page cache is bound by one core's memory speed: several threads share it.
+void read(const File& file, void* to, size_t bytes, int64_t offset) {
+    const size_t share = (bytes / kReadThreads + 4095) / 4096 * 4096;
+    std::atomic<bool> has_failed{false};
+    std::vector<std::thread> threads;
+    for (size_t begin = 0; begin < bytes; begin += share) {
+        const size_t end = std::min(begin + share, bytes);
+        threads.emplace_back([=, &file, &has_failed] {
+            if (!file.read(static_cast<char*>(to) + begin, end - begin, offset + begin))
+                has_failed = true;
+        });
     }
-    ~File() { close(descriptor_); }
-    File(const File&) = delete;
-    File& operator=(const File&) = delete;
-
-    /// Copying out of the page cache is bound by one core's memory speed: several threads share it.
-    void read(void* to, size_t bytes, int64_t offset) const {
-        const size_t share = (bytes / kReadThreads + 4095) / 4096 * 4096;
-        std::atomic<bool> has_failed{false};
-        std::vector<std::thread> threads;
-        for (size_t begin = 0; begin < bytes; begin += share) {
-            const size_t end = std::min(begin + share, bytes);
-            threads.emplace_back([=, &has_failed] {
-                if (!read_part(static_cast<char*>(to) + begin, end - begin, offset + begin))
-                    has_failed = true;
-            });
-        }
-        for (std::thread& thread : threads) thread.join();
-        if (has_failed) throw CudaError(sentence("checkpoint: reading ", path_, " failed"));
-    }
-
-  private:
-    bool read_part(char* to, size_t bytes, int64_t offset) const {
-        while (bytes > 0) {
-            const ssize_t n = pread(descriptor_, to, bytes, offset);
-            if (n < 0 && errno == EINTR) continue;
-            if (n <= 0) return false;
-            to += n;
-            offset += n;
-            bytes -= n;
-        }
-        return true;
-    }
-
-    std::string path_;
-    int descriptor_;
-};
+    for (std::thread& thread : threads) thread.join();
+    if (has_failed) throw CudaError(sentence("checkpoint: reading ", file.path(), " failed"));
+}
 
 }  // namespace
 
@@ -85,7 +54,7 @@ void Loader::load(const MatrixSource& source, Precision format, uint8_t* packed,
         CUDA_CHECK(cudaEventSynchronize(is_free_[slot].get()));
         void* pinned = pinned_[slot].as<void>();
         if (file)
-            file->read(pinned, bytes, source.offset + static_cast<int64_t>(start));
+            read(*file, pinned, bytes, source.offset + static_cast<int64_t>(start));
         else
             std::memcpy(pinned, static_cast<const char*>(source.memory) + start, bytes);
         // The stream is in order: an earlier pack has left this half of the staging area.

@@ -34,6 +34,7 @@ HOW_TO_GET = (
     "ComfyUI/models/tts/higgs-audio-v3-tts-4b/"
 )
 _HERE = Path(__file__).resolve().parent
+STARTER_FOLDER = _HERE / STARTER
 _INDEX = "model.safetensors.index.json"
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
@@ -60,7 +61,12 @@ def find(path_or_name: str | Path) -> Path:
         CheckpointError: nothing of that name.
     """
     if str(path_or_name) == STARTER:
-        return _HERE / STARTER
+        if not STARTER_FOLDER.is_dir():
+            raise CheckpointError(
+                "checkpoint: the starter voice is a package of its own when LiveVoice is installed "
+                "from a wheel: pip install livevoice-starter"
+            )
+        return STARTER_FOLDER
     path = Path(path_or_name).expanduser()
     places = [path]
     custom_nodes = _HERE.parent.parent

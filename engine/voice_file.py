@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from .checkpoint import STARTER, find
+from .checkpoint import STARTER_FOLDER
 from .voice import Voice
 
 SUFFIX = ".safetensors"
@@ -80,8 +80,8 @@ def load_voice(path: Path) -> Voice:
 
 
 def starter_voices() -> dict[str, Path]:
-    """Files of the voices that come with the starter checkpoint, by name."""
-    return {file.stem: file for file in sorted((find(STARTER) / "voices").glob(f"*{SUFFIX}"))}
+    """Files of the voices that come with the starter checkpoint, by name; none without it."""
+    return {file.stem: file for file in sorted((STARTER_FOLDER / "voices").glob(f"*{SUFFIX}"))}
 
 
 def _check_layout(file: Any) -> None:
