@@ -6,6 +6,8 @@
 #   make test-cuda             the tests that need an NVIDIA GPU, except:
 #   make test-gpu [GPU=...]    a real ComfyUI on a GPU, long; GPU= takes options of pytest
 #   make gpu-bundle            what test-gpu needs on a machine without internet (build/gpu)
+#   make wheels             what is released, into dist: wheels for the Pythons here, hashes
+#   make pack               ComfyUI's registry package, with the wheels' extensions inside
 #   make lint | native | install | clean
 #
 # ENV=folder  where the environment is made      PYTHON=...  what it is made with
@@ -56,6 +58,12 @@ gpu-tests: test-cuda
 comfyui: install native-for-gpu
 	@"$(PY)" -m tests.comfy.comfyui $(FLAGS)
 
+wheels:
+	@"$(PYTHON)" .ci/release.py wheels $(WHEELS)
+
+pack:
+	@"$(PYTHON)" .ci/release.py pack
+
 lint: install-tests
 	@"$(PY)" -m ruff check .
 	@"$(PY)" -m ruff format --check .
@@ -74,6 +82,6 @@ ifneq ($(origin PY),command line)
 endif
 
 clean:
-	rm -rf .venv .comfyui output build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .comfyui output build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f engine/_C*.so

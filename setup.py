@@ -114,6 +114,8 @@ class BuildCuda(build_ext):
             self._toolkit = find_toolkit()
             self._pybind11 = pybind11_include()
         except NoCompilerError as reason:
+            if GLIBC:  # a wheel that says it has the engine must have it
+                raise SystemExit(f"LiveVoice: no wheel for glibc {GLIBC}: {reason}") from reason
             self.warn(f"LiveVoice: the CUDA engine is not built: {reason}; {HOW_TO_BUILD}")
             self.extensions = []
             return
