@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from livevoice.engine import Checkpoint
+
 from .comfyui import ROOT, PromptFailedError, Server
 from .gpu_memory import Memory, slope
 from .gpu_report import say
@@ -229,7 +231,7 @@ def real_checkpoint() -> Path:
     On a CPU the starter stands in for it.
     """
     if ON_CPU:
-        return ROOT / "engine" / "starter"
+        return Checkpoint.open(STARTER).path
     if not (REAL / "config.json").is_file():
         from livevoice.engine.bench_model import real_sizes, write_random
 

@@ -18,6 +18,10 @@ Json = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
 FILE = Path(os.environ.get("LIVEVOICE_REPORT", ROOT / "output" / "gpu_report.json"))
 _BEGAN = time.monotonic()
+_CELLS = frozenset(
+    "rounds failures bytes_held growth_bytes peak_growth_bytes slope_bytes_per_round "
+    "nvml_process_growth_bytes nvml_slope_bytes_per_round rss_growth_bytes round_s".split()
+)
 
 
 def say(text: str) -> None:
@@ -39,25 +43,36 @@ def keep(name: str, **values: Any) -> None:
 def markdown(rows: dict[str, Json]) -> str:
     """Two tables: rounds, and everything else."""
     lines = [
-        "| what | rounds | failures | held after | growth | slope a round | NVML growth | round |",
-        "|---|---|---|---|---|---|---|---|",
+        "| what | rounds | failures | held after | growth | at most | slope a round | by NVML | round"
+        " | more |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     others = ["| what | measured |", "|---|---|"]
     for name, row in rows.items():
         if "slope_bytes_per_round" not in row:
-            told = ", ".join(f"{key.replace('_', ' ')} {_figure(row[key])}" for key in row)
-            others.append(f"| {name} | {told} |")
+            others.append(f"| {name} | {_told(row)} |")
             continue
         cells = [
             name, row["rounds"], row["failures"], f"{row['bytes_held']:,} B",
-            f"{row['growth_bytes'] / 2**20:.2f} MiB", f"{row['slope_bytes_per_round']:.0f} B",
-            f"{row['nvml_process_growth_bytes'] / 2**20:.2f} MiB", f"{row['round_s']:.2f} s",
+            _mib(row["growth_bytes"]), _mib(row["peak_growth_bytes"]),
+            f"{row['slope_bytes_per_round']:.0f} B", _mib(row["nvml_process_growth_bytes"]),
+            f"{row['round_s']:.2f} s", _told({k: v for k, v in row.items() if k not in _CELLS}),
         ]  # fmt: skip
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join([*lines, "", *others]) + "\n"
 
 
+def _mib(n_bytes: float) -> str:
+    return f"{n_bytes / 2**20:.2f} MiB"
+
+
+def _told(row: Json) -> str:
+    return ", ".join(f"{key.replace('_', ' ')} {_figure(value)}" for key, value in row.items())
+
+
 def _figure(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -33,7 +33,7 @@ def prompt(checkpoint, seed, max_seconds):
 @pytest.mark.parametrize(("which", "max_seconds"), [("starter", 0.0), ("real sizes", 40.0)])
 def test_overhead(server, which, max_seconds):
     """Codes only: the decode loop is where a node could lose time, frame by frame."""
-    folder = gpu.ROOT / "engine" / "starter" if which == "starter" else gpu.real_checkpoint()
+    folder = gpu.STARTER if which == "starter" else gpu.real_checkpoint()
     name = gpu.STARTER if which == "starter" else gpu.give(server, folder, "real")
     engine = Engine(folder, "cpu" if gpu.ON_CPU else "cuda")
     engine.load()
