@@ -29,7 +29,7 @@ class Readout:
 
     def watch(self, node_id: str | None) -> None:
         """Show it on this node from now on; called while the node runs."""
-        server = PromptServer.instance
+        server = _server()
         if node_id is not None and server is not None:
             self._nodes[node_id] = server.client_id
             self.show()
@@ -37,14 +37,18 @@ class Readout:
     def show(self) -> None:
         """Show what is held now; never raises, for it is called where memory is freed."""
         try:
-            server = PromptServer.instance
+            server = _server()
             nodes = [node for node in self._nodes if server and _is_loader(server, node)]
-            if nodes:
+            if server and nodes:
                 text = line(status([self._engine], management.get_torch_device()))
                 for node in nodes:
                     server.send_progress_text(text, node, self._nodes[node])
         except Exception:
             logger.exception("LiveVoice: the memory could not be shown")
+
+
+def _server() -> PromptServer | None:
+    return getattr(PromptServer, "instance", None)
 
 
 def line(found: Status) -> str:
