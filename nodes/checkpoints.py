@@ -14,6 +14,8 @@ from ..engine import HOW_TO_GET, STARTER, CheckpointError
 
 FOLDER_TYPE = "tts"
 _MODEL_TYPE = "higgs_multimodal_qwen3"  # in config.json; other TTS packs keep theirs here, too
+_WEIGHTS = "model.safetensors"
+_REAL = "higgs-audio-v3"  # how folders of the real checkpoint are called
 
 
 def register_folder() -> None:
@@ -30,19 +32,24 @@ def register_folder() -> None:
 
 
 def names() -> list[str]:
-    """What the loader offers: the starter first, then folders, each by its path in ``tts``."""
+    """What the loader offers: the starter first, then checkpoints, each by its path in ``tts``.
+
+    The path is that of the weights when they are one file, because ComfyUI's page knows a model by
+    the name of a file, and offers to download one that is not there; else that of the folder.
+    """
     found = {
-        config.parent.relative_to(place).as_posix()
+        _name_of(folder).relative_to(place).as_posix()
         for place in _places()
         for depth in ("*", "*/*")  # <name> or <vendor>/<name>
-        for config in place.glob(f"{depth}/config.json")
-        if _is_ours(config)
+        for file in ("config.json", _WEIGHTS)
+        for folder in (path.parent for path in place.glob(f"{depth}/{file}"))
+        if _is_ours(folder)
     }
     return [STARTER, *sorted(found - {STARTER}, key=str.casefold)]
 
 
 def path_of(name: str) -> str | Path:
-    """What the engine opens for a name of :func:`names`.
+    """What the engine opens for a name of :func:`names`, or for that of a folder.
 
     Raises:
         CheckpointError: no such folder; says how to get the real checkpoint.
@@ -50,11 +57,13 @@ def path_of(name: str) -> str | Path:
     if name == STARTER:
         return STARTER
     for place in _places():
-        folder = place / name
+        path = place / name
+        folder = path.parent if path.name == _WEIGHTS and path.is_file() else path
         if name and folder.is_dir() and _is_inside(folder, place):
             return folder
     looked = ", ".join(str(place) for place in _places())
-    raise CheckpointError(f"checkpoint: no folder '{name}' in {looked}; {HOW_TO_GET}")
+    wanted = name.removesuffix(f"/{_WEIGHTS}")
+    raise CheckpointError(f"checkpoint: no folder '{wanted}' in {looked}; {HOW_TO_GET}")
 
 
 def stamps(path: str | Path) -> tuple[tuple[str, int, int], ...]:
@@ -74,7 +83,15 @@ def _is_inside(folder: Path, place: Path) -> bool:
     return ".." not in folder.relative_to(place).parts if folder.is_relative_to(place) else False
 
 
-def _is_ours(config: Path) -> bool:
+def _name_of(folder: Path) -> Path:
+    weights = folder / _WEIGHTS
+    return weights if weights.is_file() else folder
+
+
+def _is_ours(folder: Path) -> bool:
+    config = folder / "config.json"
+    if not config.exists():  # only downloaded in part: listed, so that loading it can say so
+        return folder.name.startswith(_REAL)
     try:
         content = json.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -37,7 +37,7 @@ def text_inputs() -> list[Any]:
             default=_TEXT,
             tooltip="What to say, of any length. An empty line starts a new paragraph. Long text "
             "is spoken in pieces of up to 15 seconds, cut between sentences. [pause:1.5] makes a "
-            "pause, <|emotion:anger|> and the like change the delivery.",
+            "pause, <emotion:anger> and the like change the delivery.",
         ),
         *sampling_inputs(),
         io.Float.Input(

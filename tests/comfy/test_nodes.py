@@ -94,7 +94,7 @@ def test_folders_of_every_place_and_any_name_are_listed(object_info):
     kind, options = described["input"]["required"]["checkpoint"]
     names = options["options"] if kind == "COMBO" else kind
     assert names[0] == STARTER
-    assert {TINY, "elsewhere"} <= set(names)
+    assert {f"{name}/model.safetensors" for name in (TINY, "elsewhere")} <= set(names)
     assert described["python_module"] == f"custom_nodes.{ODD_NAME}"
 
 
