@@ -54,6 +54,11 @@ class Memory:
         )
 
     @property
+    def others(self) -> int:
+        """Of the device, by other processes; 0 where NVML does not tell."""
+        return self.nvml_used - self.process if self.process else 0
+
+    @property
     def taken_mb(self) -> float:
         """Of the device, in MB."""
         return self.taken / 1e6

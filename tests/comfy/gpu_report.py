@@ -22,7 +22,7 @@ _BEGAN = time.monotonic()
 _CELLS = {
     "rounds", "failures", "bytes_held", "growth_bytes", "peak_growth_bytes", "round_s",
     "slope_bytes_per_round", "nvml_slope_bytes_per_round", "nvml_process_growth_bytes",
-    "rss_growth_bytes",
+    "nvml_peak_growth_bytes", "rss_growth_bytes",
 }  # fmt: skip
 
 

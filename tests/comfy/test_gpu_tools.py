@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from . import bundle, gpu_report
+from . import bundle, gpu, gpu_report
 from .ballast import hold
 from .gpu_memory import slope
 
@@ -81,3 +81,21 @@ def test_a_ballast_leaves_what_it_is_told_to():
     assert sum(hold(card, 3 << 30)) == 137 << 30
     assert card.free == 3 << 30
     assert hold(card, 4 << 30) == []
+
+
+def memory(taken, process, others):
+    return gpu.Memory(
+        engine=0, taken=taken, total=0, process=process, nvml_used=process + others,
+        torch_allocated=0, torch_reserved=0, rss=0, patchers=0, models=0,
+    )  # fmt: skip
+
+
+def test_cudamemgetinfo_counts_only_while_nobody_else_comes_and_goes():
+    gb = 1 << 30
+    rounds = gpu.Rounds("", took_s=[1.0])
+    rounds.after = [memory(5 * gb, 100, 4 * gb), memory(2 * gb, 100, gb), memory(2 * gb, 100, gb)]
+    row = rounds.summary()
+    assert (row["growth_bytes"], row["alone_on_the_card"]) == (0, 2)
+    rounds.after.append(memory(2 * gb + 700, 800, gb))
+    row = rounds.summary()
+    assert (row["growth_bytes"], row["nvml_process_growth_bytes"]) == (700, 700)
