@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.cuda, pytest.mark.comfy]
 FLAGS = {
     "default": [],
     "no dynamic vram": ["--disable-dynamic-vram"],
-    "lowvram": ["--lowvram"],
+    "lowvram": ["--lowvram", "--disable-dynamic-vram"],
     "highvram": ["--highvram"],
     "no smart memory": ["--disable-smart-memory"],
     "no cuda malloc": ["--disable-cuda-malloc"],
