@@ -1,0 +1,96 @@
+"""Writes the translations that ComfyUI serves: ``python -m tests.comfy.locales``.
+
+``locales/phrases.json`` holds every English text of the nodes once, with its translations; the
+nodes' schemas are the only other source. So a text that changes has no translation until somebody
+looks at it again, and ``locales/<language>/nodeDefs.json`` can't be stale.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from .comfyui import ROOT, Server
+
+Json = dict[str, Any]
+FOLDER = ROOT / "locales"
+PHRASES = FOLDER / "phrases.json"
+LANGUAGES = ("en", "zh", "ja")
+# ComfyUI's page puts this widget behind a seed and looks its name up at our node.
+_CONTROL = ("control_after_generate", {"name": "control after generate"})
+
+
+def english(object_info: Json) -> Json:
+    """What the nodes say of themselves, as ``nodeDefs.json`` is laid out."""
+    ours = {key: info for key, info in object_info.items() if key.startswith("LiveVoice")}
+    return {key: _node(info) for key, info in sorted(ours.items())}
+
+
+def _node(info: Json) -> Json:
+    inputs = {}
+    for group in ("required", "optional"):
+        for name, (_, *options) in info["input"].get(group, {}).items():
+            described = options[0] if options else {}
+            inputs[name] = {"name": name, "tooltip": described["tooltip"]}
+            if described.get("control_after_generate"):
+                inputs[_CONTROL[0]] = dict(_CONTROL[1])
+    outputs = zip(info["output_name"], info["output_tooltips"], strict=True)
+    return {
+        "display_name": info["display_name"],
+        "description": info["description"],
+        "inputs": inputs,
+        "outputs": {
+            str(at): {"name": name, "tooltip": tooltip}
+            for at, (name, tooltip) in enumerate(outputs)
+        },
+    }
+
+
+def translated(node_defs: Json, language: str, phrases: Json) -> Json:
+    """The same in another language; raises `KeyError` for a text that has no translation."""
+    return walk(node_defs, lambda text: text if language == "en" else phrases[text][language])
+
+
+def walk(tree: Json, change: Callable[[str], str]) -> Json:
+    """The tree with every text changed."""
+    return {
+        key: walk(value, change) if isinstance(value, dict) else change(value)
+        for key, value in tree.items()
+    }
+
+
+def texts(tree: Json) -> set[str]:
+    """Every text in it."""
+    found: set[str] = set()
+    walk(tree, lambda text: found.add(text) or text)
+    return found
+
+
+def read(language: str) -> Json:
+    """What is shipped in that language."""
+    return json.loads((FOLDER / language / "nodeDefs.json").read_text("utf-8"))
+
+
+def main() -> None:
+    """Write them all."""
+    phrases = json.loads(PHRASES.read_text("utf-8"))
+    with Server() as server:
+        node_defs = english(server.object_info())
+    missing, unused = texts(node_defs) - set(phrases), set(phrases) - texts(node_defs)
+    if missing or unused:
+        raise SystemExit(
+            "\n".join(
+                [f"no translation in {PHRASES.name}: {text}" for text in sorted(missing)]
+                + [f"not said by any node: {text}" for text in sorted(unused)]
+            )
+        )
+    for language in LANGUAGES:
+        file = FOLDER / language / "nodeDefs.json"
+        file.parent.mkdir(exist_ok=True)
+        content = translated(node_defs, language, phrases)
+        file.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
