@@ -105,7 +105,7 @@ def test_out_of_memory_at_any_step_of_loading(server, spoken):
         rounds.after.append(gpu.free(server))
     keep(rounds.name, failed_as_meant=n_failed, **rounds.summary())
     assert not rounds.failures
-    assert n_failed >= 5
+    assert n_failed >= 3
     assert not rounds.grown()
 
 

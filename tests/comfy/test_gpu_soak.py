@@ -59,7 +59,7 @@ def test_smoke(server):
         freed_engine_bytes=gpu.free(server).engine,
     )
     if not gpu.ON_CPU:
-        assert "native" in server.log
+        assert "LiveVoice: native backend" in server.log
 
 
 def test_rounds_with_the_starter(server):
