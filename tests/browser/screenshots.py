@@ -1,8 +1,7 @@
 """Takes the pictures of the streaming preview that the README shows: before, while and after.
 
 As a program, from the repository's root: ``python -m tests.browser.screenshots``. Writes
-``workflows/live_preview_<renderer>_<theme>.png``, and the thumbnail that ComfyUI shows among its
-templates.
+``workflows/live_preview_<renderer>_<theme>.png``; the templates' pictures are of `thumbnails.py`.
 """
 
 from __future__ import annotations
@@ -100,10 +99,6 @@ def main() -> None:
             path = FOLDER / f"live_preview_{renderer}_{theme}.png"
             whole.quantize(COLOURS).save(path, optimize=True)
             print(f"{path.name}: {path.stat().st_size // 1000} kB")
-            if (renderer, theme) == ("litegraph", "dark"):
-                third = (whole.width - 2 * GAP_PX) // 3
-                middle = whole.crop((third + GAP_PX, 0, 2 * third + GAP_PX, whole.height))
-                middle.save(FOLDER / "live_preview.jpg", quality=85)
             page.close()
 
 

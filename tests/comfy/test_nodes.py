@@ -48,6 +48,7 @@ def failure(server, prompt):
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
 def test_every_workflow_runs(server, object_info, file):
     prompt = to_prompt(json.loads(file.read_text("utf-8")), object_info)
+    prompt["1"]["inputs"]["checkpoint"] = STARTER  # some ask for the real one, which is not here
     entry = server.run(prompt)
     players = [node for node, output in entry["outputs"].items() if "audio" in output]
     assert players
