@@ -108,7 +108,8 @@ def turns(server, ballast, name, checkpoint, wanted):
     rounds.after.append(gpu.free(server))
     keep(
         rounds.name, **rounds.summary(), different_pictures=len(pictures),
-        voice_mb=needed / 1e6, free_mb=left / 1e6, voice_unloaded=unloads, dynamic=is_dynamic(server), taken_before_free_mb=held_mb,
+        voice_mb=needed / 1e6, free_mb=left / 1e6, voice_unloaded=unloads,
+        dynamic=is_dynamic(server), taken_before_free_mb=held_mb,
     )  # fmt: skip
     for each in rounds.failures[:5]:
         say(each)
