@@ -2,12 +2,14 @@
 
 ``locales/phrases.json`` holds every English text of the nodes once, with its translations; the
 nodes' schemas are the only other source. So a text that changes has no translation until somebody
-looks at it again, and ``locales/<language>/nodeDefs.json`` can't be stale.
+looks at it again, and ``locales/<language>/nodeDefs.json`` can't be stale. Help pages in other
+languages are those texts as tables, and what ``locales/help.json`` explains besides.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +18,10 @@ from .comfyui import ROOT, Server
 Json = dict[str, Any]
 FOLDER = ROOT / "locales"
 PHRASES = FOLDER / "phrases.json"
+HELP = FOLDER / "help.json"
+DOCS = ROOT / "nodes" / "web" / "docs"
 LANGUAGES = ("en", "zh", "ja")
+HEADINGS = {"zh": ("输入", "输出", "说明"), "ja": ("入力", "出力", "説明")}
 # ComfyUI's page puts this widget behind a seed and looks its name up at our node.
 _CONTROL = ("control_after_generate", {"name": "control after generate"})
 
@@ -52,6 +57,22 @@ def translated(node_defs: Json, language: str, phrases: Json) -> Json:
     return walk(node_defs, lambda text: text if language == "en" else phrases[text][language])
 
 
+def help_page(node: Json, language: str, paragraphs: list[str]) -> str:
+    """A node's help page: what it is, its inputs and outputs as they are shown, the explanation."""
+    inputs, outputs, meaning = HEADINGS[language]
+    parts = [f"# {node['display_name']}", node["description"]]
+    for heading, slots in ((inputs, node["inputs"]), (outputs, node["outputs"])):
+        rows = [(slot["name"], slot["tooltip"]) for slot in slots.values() if "tooltip" in slot]
+        lines = [f"| {name} | {_as_code(text)} |" for name, text in rows]
+        parts.append("\n".join([f"| {heading} | {meaning} |", "|---|---|", *lines]))
+    return "\n\n".join([*parts, *paragraphs]) + "\n"
+
+
+def _as_code(text: str) -> str:
+    # In Markdown a tag of ours would be taken for one of HTML.
+    return re.sub(r"(<\w+:\w+>)", r"`\1`", text)
+
+
 def walk(tree: Json, change: Callable[[str], str]) -> Json:
     """The tree with every text changed."""
     return {
@@ -72,6 +93,17 @@ def read(language: str) -> Json:
     return json.loads((FOLDER / language / "nodeDefs.json").read_text("utf-8"))
 
 
+def write(language: str, node_defs: Json, explained: Json) -> None:
+    """Write what is shipped in that language."""
+    file = FOLDER / language / "nodeDefs.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(node_defs, ensure_ascii=False, indent=2) + "\n", "utf-8")
+    for node_id, node in node_defs.items() if language in HEADINGS else ():
+        page = DOCS / node_id / f"{language}.md"
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(help_page(node, language, explained[node_id][language]), "utf-8")
+
+
 def main() -> None:
     """Write them all."""
     phrases = json.loads(PHRASES.read_text("utf-8"))
@@ -85,11 +117,9 @@ def main() -> None:
                 + [f"not said by any node: {text}" for text in sorted(unused)]
             )
         )
+    explained = json.loads(HELP.read_text("utf-8"))
     for language in LANGUAGES:
-        file = FOLDER / language / "nodeDefs.json"
-        file.parent.mkdir(exist_ok=True)
-        content = translated(node_defs, language, phrases)
-        file.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", "utf-8")
+        write(language, translated(node_defs, language, phrases), explained)
 
 
 if __name__ == "__main__":
