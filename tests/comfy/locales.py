@@ -22,8 +22,6 @@ HELP = FOLDER / "help.json"
 DOCS = ROOT / "nodes" / "web" / "docs"
 LANGUAGES = ("en", "zh", "ja")
 HEADINGS = {"zh": ("输入", "输出", "说明"), "ja": ("入力", "出力", "説明")}
-# ComfyUI's page puts this widget behind a seed and looks its name up at our node.
-_CONTROL = ("control_after_generate", {"name": "control after generate"})
 
 
 def english(object_info: Json) -> Json:
@@ -38,8 +36,6 @@ def _node(info: Json) -> Json:
         for name, (_, *options) in info["input"].get(group, {}).items():
             described = options[0] if options else {}
             inputs[name] = {"name": name, "tooltip": described["tooltip"]}
-            if described.get("control_after_generate"):
-                inputs[_CONTROL[0]] = dict(_CONTROL[1])
     outputs = zip(info["output_name"], info["output_tooltips"], strict=True)
     return {
         "display_name": info["display_name"],
@@ -62,7 +58,7 @@ def help_page(node: Json, language: str, paragraphs: list[str]) -> str:
     inputs, outputs, meaning = HEADINGS[language]
     parts = [f"# {node['display_name']}", node["description"]]
     for heading, slots in ((inputs, node["inputs"]), (outputs, node["outputs"])):
-        rows = [(slot["name"], slot["tooltip"]) for slot in slots.values() if "tooltip" in slot]
+        rows = [(slot["name"], slot["tooltip"]) for slot in slots.values()]
         lines = [f"| {name} | {_as_code(text)} |" for name, text in rows]
         parts.append("\n".join([f"| {heading} | {meaning} |", "|---|---|", *lines]))
     return "\n\n".join([*parts, *paragraphs]) + "\n"
