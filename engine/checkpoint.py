@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -36,6 +37,8 @@ HOW_TO_GET = (
 _HERE = Path(__file__).resolve().parent
 STARTER_FOLDER = _HERE / STARTER
 _INDEX = "model.safetensors.index.json"
+_PLAIN = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+_SMALL_BYTES = 8 << 20  # larger ones are mapped by safetensors, not copied
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
 
@@ -52,6 +55,16 @@ class TensorEntry:
     shape: tuple[int, ...]
     offset: int
     n_bytes: int
+
+
+def _read_plain(entry: TensorEntry) -> Tensor:
+    """A small tensor, without reading the file's header again as safetensors does for each."""
+    data = bytearray(entry.n_bytes)
+    with entry.file.open("rb") as file:
+        file.seek(entry.offset)
+        if file.readinto(data) != len(data):
+            raise OSError("the file is cut off")
+    return torch.frombuffer(data, dtype=_PLAIN[entry.dtype]).view(entry.shape)
 
 
 def find(path_or_name: str | Path) -> Path:
@@ -142,6 +155,8 @@ class Checkpoint:
         """Read one tensor, in the stored dtype."""
         entry = self.entry(name)
         try:
+            if entry.dtype in _PLAIN and 0 < entry.n_bytes <= _SMALL_BYTES:
+                return _read_plain(entry).to(device)
             with safe_open(entry.file, framework="pt", device=str(device)) as file:
                 return file.get_tensor(name)
         except (OSError, SafetensorError) as error:

@@ -150,3 +150,19 @@ def test_codec_id_tells_codecs_apart(tiny: Path, tmp_path: Path):
     ids = [Checkpoint.open(path).codec_id for path in (tiny, other, STARTER, tiny)]
     assert ids[0] == ids[3]
     assert len(set(ids)) == 3
+
+
+def test_small_tensors_are_the_same_as_by_safetensors(tiny: Path):
+    checkpoint = Checkpoint.open(tiny)
+    for name, expected in load_file(tiny / "model.safetensors").items():
+        assert torch.equal(checkpoint.tensor(name), expected), name
+
+
+def test_a_file_that_shrinks_after_it_was_opened_is_one_sentence(folder: Path):
+    checkpoint = Checkpoint.open(folder)
+    last = max(checkpoint.names, key=lambda name: checkpoint.entry(name).offset)
+    file = checkpoint.entry(last).file
+    with file.open("r+b") as opened:
+        opened.truncate(file.stat().st_size - 1)
+    with pytest.raises(CheckpointError, match=r"can't read .*: the file is cut off"):
+        checkpoint.tensor(last)
