@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from urllib.parse import quote
-
 from comfy_api.latest import ComfyExtension, io
 
 from .checkpoints import register_folder
@@ -21,6 +18,7 @@ from .reroll import Reroll
 from .residency import live
 from .save_codes import SaveCodes
 from .save_voice import SaveVoice
+from .served import serve_folders
 from .status import register_status
 from .streaming_preview import StreamingPreview
 from .text_options import TextOptions
@@ -32,11 +30,11 @@ class LiveVoiceExtension(ComfyExtension):
     """What ComfyUI gets from this pack."""
 
     async def on_load(self) -> None:
-        """Register the model folder, the web folder and the previews' route."""
+        """Register the model folder, the folders of files, and the routes."""
         register_folder()
         register_route()
         register_status(live)
-        _serve_web_folder()
+        serve_folders()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """List the nodes."""
@@ -57,17 +55,3 @@ class LiveVoiceExtension(ComfyExtension):
             PreviewVoice,
             Dialogue,
         ]
-
-
-def _serve_web_folder() -> None:
-    """Serve ``web/`` under a plain name as well, when the pack's folder has another kind of name.
-
-    ComfyUI serves it under the folder's name, and aiohttp (3.14) finds no static folder whose name
-    has to be quoted in a URL, as spaces and letters beyond ASCII have.
-    """
-    import nodes as comfy_nodes  # ComfyUI's own module, loaded long before
-
-    web = Path(__file__).parent / "web"
-    name = web.parents[1].name
-    if quote(name) != name:
-        comfy_nodes.EXTENSION_WEB_DIRS.setdefault("livevoice", str(web))

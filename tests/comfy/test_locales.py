@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from urllib.error import HTTPError
+from urllib.parse import quote
+
 import pytest
 
 from .comfyui import ROOT
@@ -31,6 +34,25 @@ def test_the_server_hands_out_every_language(server, node_defs):
 def test_the_server_lists_every_template(server):
     files = sorted(path.stem for path in (ROOT / "workflows").glob("*.json"))
     assert sorted(server.get("/workflow_templates")[ODD_NAME]) == files
+
+
+@pytest.mark.parametrize(
+    ("url", "file"),
+    [
+        ("/api/workflow_templates/{}/dialogue.json", "workflows/dialogue.json"),
+        ("/api/workflow_templates/{}/dialogue.jpg", "workflows/dialogue.jpg"),
+        ("/extensions/{}/docs/LiveVoiceReport.md", "nodes/web/docs/LiveVoiceReport.md"),
+        ("/extensions/{}/docs/LiveVoiceReport/ja.md", "nodes/web/docs/LiveVoiceReport/ja.md"),
+    ],
+)
+def test_files_are_found_in_a_folder_of_any_name(server, url, file):
+    assert server.request(url.format(quote(ODD_NAME))) == (ROOT / file).read_bytes()
+
+
+def test_nothing_else_is_handed_out(server):
+    for path in ("..%2F__init__.py", "%2e%2e/__init__.py", "nothing.md", "LiveVoiceReport"):
+        with pytest.raises(HTTPError, match="404"):
+            server.request(f"/extensions/{quote(ODD_NAME)}/docs/{path}")
 
 
 def shape(tree):
