@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from . import gpu
@@ -50,7 +52,7 @@ def test_smoke(server):
     keep(
         "smoke",
         device=stats["devices"][0]["name"],
-        backend=next(line for line in server.log.splitlines() if " backend, " in line)[-80:],
+        backend=re.search(r"LiveVoice: (.* backend, .*)", server.log)[1],
         frames=gpu.shown(entry)["frames"],
         first_s=gpu.seconds(entry),
         warm_s=gpu.seconds(again),
