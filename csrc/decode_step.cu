@@ -18,7 +18,7 @@ void decode_step(const Launch& on, const Model& model, const DecodeBuffers& b, b
                           StoreRows{b.qkv, shape.qkv_rows()});
         attention_decode<D>(on, b.qkv, model.heads(i), &b.state->position, model.cache(i), b.parts,
                             b.lse);
-        residual_gemv<Format>(on, w.o, AttentionParts{b.parts, b.lse, D}, 1.0f, b.delta_attention);
+        residual_gemv<Format>(on, w.o, AttentionParts<D>{b.parts, b.lse}, 1.0f, b.delta_attention);
         norm_gemv<Format>(on, w.gate_up, into_ffn, w.post_norm, shape.eps, false,
                           StoreSwiglu{b.activation, shape.ffn});
         residual_gemv<Format>(on, w.down, StoredActivation{b.activation},

@@ -44,8 +44,7 @@ Engine::Engine(const ModelShape& shape, Precision precision, int device, bool ov
     held->rows.allocate(sizeof(int) * (shape_.capacity + 1) * shape_.codebooks);
     held->small.allocate(sizeof(SmallTransfers) + sizeof(float) * shape_.table_rows());
     held->prompt.allocate((2 * shape_.hidden + sizeof(int) * shape_.codebooks) * kPrefillChunk);
-    on_ = {held->stream.get(), overlap && properties.major >= 9, properties.multiProcessorCount,
-           ring_bytes_for(properties.major)};
+    on_ = launch_on(held->stream.get(), device_, overlap);
     held->loader = std::make_unique<Loader>(on_, held->arenas.scratch.base());
     // Rows that pad a packed matrix must be zero, and no scale may be NaN.
     CUDA_CHECK(cudaMemsetAsync(held->arenas.weights.base(), 0, held->arenas.weights.layout_bytes(),

@@ -16,11 +16,9 @@ namespace {
 
 /// The current device, the legacy default stream (tests run alone), no overlap between kernels.
 Launch plain_launch() {
-    int device = 0, multiprocessors = 0, major = 0;
+    int device = 0;
     CUDA_CHECK(cudaGetDevice(&device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    return {cudaStreamLegacy, false, multiprocessors, ring_bytes_for(major)};
+    return launch_on(cudaStreamLegacy, device, false);
 }
 
 template <class Call>
@@ -150,10 +148,12 @@ void call_residual_gemv(const TensorView& packed, const TensorView& scales, cons
         const PackedMatrix m = matrix<Format>(packed, scales, columns);
         float* to = device_data<float>(delta, "delta", "float32", {m.tiles * kTileRows});
         if (head_dim) {
-            const AttentionParts parts{
-                device_data<__half>(x, "x", "float16", {heads, kAttentionSplits, head_dim}),
-                device_data<float>(lse, "lse", "float32", {heads, kAttentionSplits}), head_dim};
-            residual_gemv<Format>(plain_launch(), m, parts, 1.0f, to);
+            with_head_dim(head_dim, [&](auto d) {
+                const AttentionParts<decltype(d)::value> parts{
+                    device_data<__half>(x, "x", "float16", {heads, kAttentionSplits, head_dim}),
+                    device_data<float>(lse, "lse", "float32", {heads, kAttentionSplits})};
+                residual_gemv<Format>(plain_launch(), m, parts, 1.0f, to);
+            });
         } else {
             const StoredActivation activation{
                 device_data<void>(x, "x", kActivationName<Format>, {Format::kParts, columns})};

@@ -20,6 +20,11 @@ namespace livevoice {
 constexpr int kTileRows = 16;
 constexpr int kBlockColumns = 32;
 
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
 /// An A operand: 16 rows x 32 columns as two k16 steps.
 struct Operand {
     uint32_t step[2][4];
@@ -65,6 +70,12 @@ struct Fp8 {
     static __device__ __forceinline__ void store(Activation* x, int, int i, float v) {
         x[i] = round(v);
     }
+    /// Four neighbouring values, i a multiple of 4.
+    static __device__ __forceinline__ void store4(Activation* x, int, int i, float4 v) {
+        const __half2 low(round(v.x), round(v.y)), high(round(v.z), round(v.w));
+        *reinterpret_cast<uint2*>(x + i) = make_uint2(*reinterpret_cast<const uint32_t*>(&low),
+                                                      *reinterpret_cast<const uint32_t*>(&high));
+    }
 };
 
 /// The checkpoint's bfloat16 weights. One activation is two bfloat16 numbers, value and remainder,
@@ -101,6 +112,20 @@ struct Bf16 {
         x[i] = value;
         x[n + i] = round(v - __bfloat162float(value));
     }
+    static __device__ __forceinline__ void store4(Activation* x, int n, int i, float4 v) {
+        const uint2 value = pack4(v);
+        const float4 rest = make_float4(
+            v.x - __uint_as_float(value.x << 16), v.y - __uint_as_float(value.x & kHigh),
+            v.z - __uint_as_float(value.y << 16), v.w - __uint_as_float(value.y & kHigh));
+        *reinterpret_cast<uint2*>(x + i) = value;
+        *reinterpret_cast<uint2*>(x + n + i) = pack4(rest);
+    }
+
+  private:
+    static constexpr uint32_t kHigh = 0xffff0000u;
+    static __device__ __forceinline__ uint2 pack4(float4 v) {
+        return make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
+    }
 };
 
 /// Index of the 16 bytes that hold columns 8p .. 8p+7 of `row` in a packed bf16 matrix.
@@ -118,11 +143,6 @@ __device__ __forceinline__ void unpack_bf16(float (&out)[8], uint4 v) {
         out[2 * i] = __uint_as_float(words[i] << 16);
         out[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
     }
-}
-
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
 }  // namespace livevoice

@@ -98,4 +98,105 @@ __device__ __forceinline__ void e4m3_to_f16(uint32_t four, uint32_t& low, uint32
         : "r"(four));
 }
 
+/// Keeps a value in its register: the compiler would rather derive it anew each time it is used.
+template <class T>
+__device__ __forceinline__ T keep(T value) {
+    asm volatile("" : "+r"(value));
+    return value;
+}
+
+/// Shared-memory barriers between the warp of a block that copies and the warps that use the
+/// copies, by their shared addresses. `phase` is the parity of the round that is waited for, 0
+/// first.
+constexpr uint32_t kBarrierBytes = 8;
+
+__device__ __forceinline__ uint32_t shared_address(const void* shared) {
+    return keep(static_cast<uint32_t>(__cvta_generic_to_shared(shared)));
+}
+
+__device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
+                 : "memory");
+}
+
+/// After barrier_init and before __syncthreads(): the copy engine sees the barriers, too.
+__device__ __forceinline__ void barrier_init_fence() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ bool barrier_passed(uint32_t barrier, uint32_t phase) {
+    uint32_t passed;
+    asm volatile(
+        "{ .reg .pred p;"
+#if __CUDA_ARCH__ >= 900
+        " mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;"
+#else
+        " mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;"
+#endif
+        " selp.u32 %0, 1, 0, p; }"
+        : "=r"(passed)
+        : "r"(barrier), "r"(phase)
+        : "memory");
+    return passed != 0;
+}
+
+/// Ends the kernel with an error instead of hanging the GPU, should a copy never arrive.
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t phase) {
+    constexpr uint32_t kSpinLimit = 1u << 28;
+    for (uint32_t spins = 0; !barrier_passed(barrier, phase); ++spins)
+        if (spins == kSpinLimit) __trap();
+}
+
+/// Arrivals at its barrier that one copy_bulk() makes.
+__device__ __forceinline__ constexpr int copy_bulk_arrivals() {
+#if __CUDA_ARCH__ >= 900
+    return 1;
+#else
+    return 32;
+#endif
+}
+
+/// Copies `bytes` (a multiple of 512) from global to shared memory behind the back of the warp that
+/// calls it together; what is copied is read once and need not stay in L2.
+__device__ __forceinline__ void copy_bulk(void* shared, const void* global, int bytes,
+                                          uint32_t barrier) {
+    const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+#if __CUDA_ARCH__ >= 900
+    constexpr uint64_t kEvictFirst = 0x12F0000000000000ull;
+    if (threadIdx.x % 32 != 0) return;
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+        " [%0], [%1], %2, [%3], %4;" ::"r"(to),
+        "l"(global), "r"(bytes), "r"(barrier), "l"(kEvictFirst)
+        : "memory");
+#else
+    const int lane = threadIdx.x % 32;
+    for (int i = 16 * lane; i < bytes; i += 512)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i),
+                     "l"(static_cast<const uint8_t*>(global) + i)
+                     : "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+#endif
+}
+
+__device__ __forceinline__ int lane_id() {
+    int lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
+/// __syncthreads() for the first kThreads threads of a block.
+template <int kThreads>
+__device__ __forceinline__ void sync_first_threads() {
+    asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+}
+
 }  // namespace livevoice

@@ -58,7 +58,7 @@ struct RunningSoftmax {
 /// Old keys and values of one warp: each step takes 32 / (D / 16) positions.
 template <int D>
 struct KvStream {
-    static constexpr int kDepth = 3;                              // more would spill registers
+    static constexpr int kDepth = 3;
     static constexpr int kPositions = 32 / HeadSlice<D>::kLanes;  // a warp and step
     static constexpr int kStride = kPositions * kAttentionWarps;
 
@@ -134,10 +134,14 @@ __device__ void store_part(const RunningSoftmax<D>& softmax, __half* out, float*
 }
 
 template <int D>
-__global__ void __launch_bounds__(kAttentionThreads, 2)
+__global__ void __launch_bounds__(kAttentionThreads, 1)
     attention_decode_kernel(const float* qkv, HeadShape shape, const int* position_of_step,
                             KvCache cache, __half* out, float* lse) {
     allow_next_kernel();
+    if (blockIdx.x >= shape.heads * kAttentionSplits) {
+        wait_for_previous_kernel();
+        return;
+    }
     const int head = blockIdx.x / kAttentionSplits, split = blockIdx.x % kAttentionSplits;
     const int kv_head = head / shape.group(), j = threadIdx.x % HeadSlice<D>::kLanes;
     // Final since the frame's first layer kernel: see norm_gemv's first_of_frame.
@@ -157,8 +161,13 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     __syncthreads();
 
     wait_for_previous_kernel();
-    HeadSlice<D> q;
+    HeadSlice<D> q, k, v;
     q.load(qkv + head * D, j);
+    const bool is_newest = split == kAttentionSplits - 1 && threadIdx.x < 32;  // one warp adds it
+    if (is_newest) {  // together with the query: each trip to L2 counts
+        k.load(qkv + (shape.heads + kv_head) * D, j);
+        v.load(qkv + (shape.heads + shape.kv_heads + kv_head) * D, j);
+    }
     q.norm_rope(q_norm, rope, shape.eps, j);
     const float scale = 1.4426950408889634f * rsqrtf(static_cast<float>(D));  // exp2 below
 #pragma unroll
@@ -167,10 +176,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
         q.high[i] *= scale;
     }
     RunningSoftmax<D> softmax;
-    if (split == kAttentionSplits - 1 && threadIdx.x < 32) {  // one warp adds the new position
-        HeadSlice<D> k, v;
-        k.load(qkv + (shape.heads + kv_head) * D, j);
-        v.load(qkv + (shape.heads + shape.kv_heads + kv_head) * D, j);
+    if (is_newest) {
         k.norm_rope(k_norm, rope, shape.eps, j);
         k.round();
         v.round();
@@ -192,8 +198,11 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
 template <int D>
 void attention_decode(const Launch& on, const float* qkv, const HeadShape& shape,
                       const int* position, const KvCache& cache, __half* out, float* lse) {
-    launch(on, attention_decode_kernel<D>, shape.heads * kAttentionSplits, kAttentionThreads, 0,
-           qkv, shape, position, cache, out, lse);
+    // A multiprocessor without a block of this kernel would take two of the next one, and so on
+    // through the frame: the blocks too many only keep its place.
+    launch(on, attention_decode_kernel<D>,
+           std::max(shape.heads * kAttentionSplits, on.multiprocessors), kAttentionThreads, 0, qkv,
+           shape, position, cache, out, lse);
 }
 
 }  // namespace livevoice

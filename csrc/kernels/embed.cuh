@@ -46,30 +46,25 @@ __device__ inline void advance(DecodeState* state, int codebooks, int vocab, int
     ++state->next_position;
 }
 
-constexpr int kEmbedThreads = 64;
+constexpr int kEmbedThreads = 512;
 
-/// Decode: the newest row. Also clears the delta that the first norm_gemv adds.
+/// Decode: the newest row, then the state after it. Also clears the delta that the first norm_gemv
+/// adds. One block, so that nothing reads the state after it was advanced.
 static __global__ void embed_row_kernel(AudioTable table, DecodeState* state, int capacity,
                                         bool is_forced, float* residual, float* delta) {
     allow_next_kernel();
     wait_for_previous_kernel();
-    const int p = blockIdx.x * kEmbedThreads + threadIdx.x;
     if (state->is_done && !is_forced) return;  // nothing reads what the frames ahead compute
-    if (p < table.hidden / 8) {
+    for (int p = threadIdx.x; p < table.hidden / 8; p += kEmbedThreads) {
         float sum[8];
         const float zeros[8] = {};
         table.sum(sum, state->codes, p);
         store8(residual + 8 * p, sum);
         store8(delta + 8 * p, zeros);
     }
-}
-
-/// One thread, after every block of embed_row has read the state.
-static __global__ void advance_kernel(DecodeState* state, int codebooks, int vocab, int capacity,
-                                      bool is_forced) {
-    wait_for_previous_kernel();
-    if (state->is_done && !is_forced) return;
-    advance(state, codebooks, vocab, capacity);
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    advance(state, table.codebooks, table.vocab, capacity);
     if (is_forced) state->is_done = 0;
 }
 
@@ -77,9 +72,8 @@ static __global__ void advance_kernel(DecodeState* state, int codebooks, int voc
 /// this has finished.
 inline void embed_row(const Launch& on, const AudioTable& table, DecodeState* state, int capacity,
                       bool is_forced, float* residual, float* delta) {
-    launch(on, embed_row_kernel, ceil_div(table.hidden / 8, kEmbedThreads), kEmbedThreads, 0, table,
-           state, capacity, is_forced, residual, delta);
-    launch(on, advance_kernel, 1, 1, 0, state, table.codebooks, table.vocab, capacity, is_forced);
+    launch(on, embed_row_kernel, 1, kEmbedThreads, 0, table, state, capacity, is_forced, residual,
+           delta);
 }
 
 /// Prefill: text rows come from the host, code rows (codes[s][0] >= 0) from the table.

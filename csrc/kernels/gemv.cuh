@@ -1,195 +1,46 @@
 // gemv: packed weights x one activation vector, at memory speed.
 //
-// The tiles of a matrix are dealt to thread blocks of 16 warps, so that at any time all of them
-// read neighbouring memory. Each warp takes every 16th batch of a thread block's weight blocks and
-// keeps a few of them on their way into shared memory, the first ones before the kernel waits for
-// its input: weights stream across kernel borders. (Bulk copies of this size reach half the
-// bandwidth; a ring of registers is limited by the six scoreboards of a warp.) The tensor cores
-// multiply (an FMA loop would be bound by conversions on fp8); each warp leaves partial sums of the
-// tiles it touched, and the block adds them up in a fixed order.
+// A thread block owns a run of weight blocks that lie next to each other in memory. One warp copies
+// them, slot by slot, into a ring in shared memory: it starts before the kernel waits for its
+// input, so weights stream across kernel borders, and a full ring covers the time in which nothing
+// can be multiplied. Eight warps share each slot, multiply with the tensor cores (an FMA loop would
+// be bound by conversions on fp8), and leave partial sums of the tiles they touched, which the
+// block adds up in a fixed order.
 #pragma once
 #include "device/formats.cuh"
 #include "kernels/launch.h"
 
 namespace livevoice {
 
-constexpr int kGemvWarps = 16;
+constexpr int kGemvWarps = 8;  // that multiply
 constexpr int kGemvThreads = 32 * kGemvWarps;
+constexpr int kGemvBlockThreads = kGemvThreads + 32;  // and the warp that copies
+constexpr int kSlotBytes = 16384;
+constexpr int kMaxSlots = 6;
+/// Slots that a thread block has on their way at most. More only makes the queue in front of memory
+/// longer for everybody (measured); the rest of the ring is for what has arrived.
+constexpr int kSlotsInFlight = 3;
 
-/// The weight blocks of one thread block, in order: from block `first_k` of tile `first_tile` on,
-/// then through tiles `tile_step` apart. `tiles` counts all that it touches.
-struct TileWalk {
-    int first_tile, first_k, tile_step, tiles, blocks;
-    __device__ __forceinline__ int tile(int i) const { return first_tile + i * tile_step; }
+/// The weight blocks of one thread block: `blocks` of them from block `first_k` of tile
+/// `first_tile` on. `tiles` counts all that it touches.
+struct Share {
+    int first_tile, first_k, tiles, blocks;
 };
 
-/// Whole tiles, dealt like cards: every row is finished by one thread block.
-__device__ __forceinline__ TileWalk dealt_tiles(int tiles, int blocks_a_tile) {
-    const int part = blockIdx.x, parts = gridDim.x, mine = (tiles - part + parts - 1) / parts;
-    return {part, 0, parts, mine, mine * blocks_a_tile};
-}
-
-/// Equal shares, cut between batches of `batch` blocks. With no more parts than tiles a tile is
-/// shared by at most two thread blocks.
-__device__ __forceinline__ TileWalk equal_shares(int tiles, int blocks_a_tile, int batch) {
+/// Whole tiles: every row is finished by one thread block.
+__device__ __forceinline__ Share whole_tiles(int tiles, int blocks_a_tile) {
     const int part = blockIdx.x, parts = gridDim.x;
-    const long long batches = static_cast<long long>(tiles) * blocks_a_tile / batch;
-    const int begin = static_cast<int>(batches * part / parts) * batch;
-    const int end = static_cast<int>(batches * (part + 1) / parts) * batch;
+    const int begin = tiles * part / parts, end = tiles * (part + 1) / parts;
+    return {begin, 0, end - begin, (end - begin) * blocks_a_tile};
+}
+
+/// Equal shares. With no more parts than tiles a tile is shared by at most two thread blocks.
+__device__ __forceinline__ Share equal_share(int tiles, int blocks_a_tile) {
+    const unsigned part = blockIdx.x, parts = gridDim.x, all = tiles * blocks_a_tile;
+    const int begin = all * part / parts, end = all * (part + 1) / parts;
     const int first_tile = begin / blocks_a_tile;
-    return {first_tile, begin - first_tile * blocks_a_tile, 1,
+    return {first_tile, begin - first_tile * blocks_a_tile,
             ceil_div(end, blocks_a_tile) - first_tile, end - begin};
-}
-
-/// Bytes that a warp asks for at a time, and how many such batches are on their way; 16 warps then
-/// have 48 KB in flight. More only makes the queue in front of memory longer for everybody
-/// (measured). Two thread blocks fit a multiprocessor with it: one that multiplies, and the next
-/// kernel's, which asks for its first batches meanwhile. GPUs other than Hopper have less shared
-/// memory.
-constexpr int kBatchBytes = 1024, kBatchesHopper = 3, kBatchesOthers = 2;
-#if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
-constexpr int kBatches = kBatchesHopper;
-#else
-constexpr int kBatches = kBatchesOthers;
-#endif
-constexpr int kRingBytes = kBatches * kBatchBytes;
-
-/// kRingBytes as the host sees it.
-inline int ring_bytes_for(int compute_capability_major) {
-    const bool is_large = compute_capability_major == 9 || compute_capability_major == 10;
-    return kBatchBytes * (is_large ? kBatchesHopper : kBatchesOthers);
-}
-
-/// Where a warp is on its walk: block k of the walk's i-th tile.
-struct WalkCursor {
-    int i = 0, k;
-    __device__ __forceinline__ WalkCursor(const TileWalk& walk, int batch, int blocks_a_tile)
-        : k(walk.first_k) {
-        advance(static_cast<int>(threadIdx.x) / 32 * batch, blocks_a_tile);
-    }
-    /// True when that leads to another tile.
-    __device__ __forceinline__ bool advance(int blocks, int blocks_a_tile) {
-        const int before = i;
-        for (k += blocks; k >= blocks_a_tile; k -= blocks_a_tile) ++i;
-        return i != before;
-    }
-};
-
-/// A warp's weight blocks, batch by batch, and the shared memory they arrive in.
-template <class Format>
-struct WeightStream {
-    static constexpr int kBatch = kBatchBytes / Format::kBlockBytes;  // blocks
-
-    const uint8_t* weights;  // this lane's first bytes of block 0
-    uint8_t* ring;           // this lane's first bytes of the first batch
-    const TileWalk walk;
-    const int blocks_a_tile;
-    WalkCursor next;  // to be asked for
-    int batches;      // of this warp
-    int requests;     // batches still to be asked for
-    int slot = 0;     // of the batch in use
-
-    __device__ __forceinline__ WeightStream(const uint8_t* packed, const TileWalk& walk,
-                                            int blocks_a_tile, uint8_t* rings)
-        : weights(packed + threadIdx.x % 32 * 16),
-          ring(rings + threadIdx.x / 32 * kRingBytes + threadIdx.x % 32 * 16),
-          walk(walk),
-          blocks_a_tile(blocks_a_tile),
-          next(walk, kBatch, blocks_a_tile) {
-        const int warp = threadIdx.x / 32, all = walk.blocks / kBatch;
-        requests = batches = all > warp ? (all - warp + kGemvWarps - 1) / kGemvWarps : 0;
-#pragma unroll
-        for (int i = 0; i < kBatches; ++i) request(i);
-    }
-    /// A lane copies exactly the bytes that it will use: no barrier is needed anywhere.
-    __device__ __forceinline__ void request(int into) {
-        if (requests > 0) {
-            const size_t block = static_cast<size_t>(walk.tile(next.i)) * blocks_a_tile + next.k;
-            const uint8_t* from = weights + block * Format::kBlockBytes;
-            uint8_t* to = ring + into * kBatchBytes;
-#pragma unroll
-            for (int i = 0; i < kBatch; ++i)
-                Format::fetch(to + i * Format::kBlockBytes, from + i * Format::kBlockBytes);
-            next.advance(kBatch * kGemvWarps, blocks_a_tile);
-            --requests;
-        }
-        copy_async_commit();  // an empty group keeps the count of groups right
-    }
-    /// This lane's bytes of the batch in use, once they are there.
-    __device__ __forceinline__ const uint8_t* wait() {
-        copy_async_wait<kBatches - 1>();
-        return ring + slot * kBatchBytes;
-    }
-    /// The batch was read: asks for another one in its place.
-    __device__ __forceinline__ void release() {
-        request(slot);
-        slot = slot + 1 == kBatches ? 0 : slot + 1;
-    }
-};
-
-/// Partial sums: float32 [tiles touched, kGemvWarps, kTileRows] in shared memory, zero at first.
-constexpr int kPartialsATile = kGemvWarps * kTileRows;
-
-__device__ __forceinline__ void clear_partials(float* partials, int tiles) {
-    for (int i = threadIdx.x; i < tiles * kPartialsATile; i += kGemvThreads) partials[i] = 0.0f;
-}
-
-/// Sums of the tile that a warp is at, in two independent chains.
-template <class Format>
-struct TileSum {
-    float sum[2][4] = {};
-
-    __device__ __forceinline__ void add(int chain, const typename Format::Fragment& weights,
-                                        const typename Format::Activation* x) {
-        Format::multiply(sum[chain], Format::unpack(weights), load_shared(x));
-    }
-    /// out: float32 [kTileRows] of this tile and warp. Starts the next tile.
-    __device__ __forceinline__ void leave(float* out) {
-        const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-        // All columns of B are equal (fp8), or even and odd ones are the two parts (bf16).
-        float low = sum[0][0] + sum[1][0], high = sum[0][2] + sum[1][2];
-        if (Format::kParts == 2) {
-            low += sum[0][1] + sum[1][1];
-            high += sum[0][3] + sum[1][3];
-        }
-        if (t == 0) {
-            out[g] = low;
-            out[g + 8] = high;
-        }
-        __syncwarp();  // the next mma needs the whole warp together again
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sum[0][i] = sum[1][i] = 0.0f;
-    }
-};
-
-/// Multiplies a warp's blocks with x and leaves the partial sums of each tile that it touches.
-/// x: Format::Activation [kParts, columns] in shared memory.
-template <class Format>
-__device__ __forceinline__ void multiply_stream(WeightStream<Format>& stream,
-                                                const typename Format::Activation* x, int columns,
-                                                float* partials) {
-    constexpr int kBatch = WeightStream<Format>::kBatch;
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const auto* x_lane = x + (Format::kParts == 2 ? g % 2 * columns : 0) + 8 * t;
-    float* out = partials + static_cast<int>(threadIdx.x) / 32 * kTileRows;
-
-    TileSum<Format> tile;
-    WalkCursor at(stream.walk, kBatch, stream.blocks_a_tile);
-    for (int left = stream.batches; left > 0; --left) {
-        const uint8_t* batch = stream.wait();
-        typename Format::Fragment fragment[kBatch];
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i)
-            fragment[i] = Format::load(batch + i * Format::kBlockBytes);
-        stream.release();
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i)
-            tile.add(i % 2, fragment[i], x_lane + (at.k + i) * kBlockColumns);
-        const int here = at.i;
-        if (at.advance(kBatch * kGemvWarps, stream.blocks_a_tile) || left == 1)
-            tile.leave(out + here * kPartialsATile);
-    }
 }
 
 /// Packed rows, what they are scaled by, and its size in tiles and columns.
@@ -200,17 +51,178 @@ struct PackedMatrix {
     __host__ __device__ int blocks_a_tile() const { return columns / kBlockColumns; }
 };
 
+/// Where a warp is in the ring.
+struct RingCursor {
+    int slot = 0;
+    uint32_t phase = 0;
+    __device__ __forceinline__ void next(int slots) {
+        if (++slot == slots) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+/// Slots of weight blocks in shared memory, a barrier each for "has arrived" and "was read".
+template <class Format>
+struct WeightRing {
+    static constexpr int kSlotBlocks = kSlotBytes / Format::kBlockBytes;
+    static constexpr int kWarpBlocks = kSlotBlocks / kGemvWarps;  // of a slot, side by side
+
+    uint8_t* memory;
+    uint32_t arrived_at, was_read_at;  // shared addresses of the slots' barriers
+    int slots;
+
+    __device__ __forceinline__ WeightRing(uint8_t* memory, uint64_t* barriers, int slots)
+        : memory(memory),
+          arrived_at(shared_address(barriers)),
+          was_read_at(arrived_at + kMaxSlots * kBarrierBytes),
+          slots(slots) {
+        if (threadIdx.x == kGemvThreads) {
+#pragma unroll
+            for (int i = 0; i < kMaxSlots; ++i) {
+                barrier_init(arrived(i), copy_bulk_arrivals());
+                barrier_init(was_read(i), kGemvWarps);
+            }
+            barrier_init_fence();
+        }
+        __syncthreads();
+    }
+    __device__ __forceinline__ uint32_t arrived(int slot) const {
+        return arrived_at + slot * kBarrierBytes;
+    }
+    __device__ __forceinline__ uint32_t was_read(int slot) const {
+        return was_read_at + slot * kBarrierBytes;
+    }
+    /// The copying warp: all of the share, slot by slot.
+    __device__ __forceinline__ void fill(const PackedMatrix& matrix, const Share& share) const {
+        const size_t first =
+            static_cast<size_t>(share.first_tile) * matrix.blocks_a_tile() + share.first_k;
+        const uint8_t* from = matrix.weights + first * Format::kBlockBytes;
+        RingCursor at, oldest_on_its_way;
+        int left = share.blocks * Format::kBlockBytes;
+#pragma unroll 1
+        for (int i = 0; left > 0; ++i, left -= kSlotBytes, from += kSlotBytes) {
+            if (i >= slots) barrier_wait(was_read(at.slot), at.phase ^ 1);
+            if (i >= kSlotsInFlight) {
+                barrier_wait(arrived(oldest_on_its_way.slot), oldest_on_its_way.phase);
+                oldest_on_its_way.next(slots);
+            }
+            copy_bulk(memory + at.slot * kSlotBytes, from, min(left, kSlotBytes), arrived(at.slot));
+            at.next(slots);
+        }
+    }
+};
+
+/// Partial sums: float32 [tiles touched, kGemvWarps, kTileRows] in shared memory, zero at first.
+constexpr int kPartialsATile = kGemvWarps * kTileRows;
+
+__device__ __forceinline__ void clear_partials(float* partials, int tiles) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < tiles * kPartialsATile; i += kGemvThreads) partials[i] = 0.0f;
+}
+
+/// One warp's way through its weight blocks, and the sums of the tile it is at, in independent
+/// chains. out: this warp's partial sums of the first tile.
+template <class Format>
+struct TileSums {
+    static constexpr int kChains = WeightRing<Format>::kWarpBlocks;
+    float* out;
+    const int lane, blocks_a_tile, tiles;
+    int k, tile = 0;  // next block
+    float sum[kChains][4] = {};
+
+    /// Goes on by this many blocks; leaves the sums of each tile that ends there.
+    __device__ __forceinline__ void advance(int blocks) {
+        k += blocks;
+#pragma unroll 1
+        for (; k >= blocks_a_tile; k -= blocks_a_tile) {
+            leave();
+            ++tile;
+        }
+    }
+    __device__ __forceinline__ void leave() {
+        // All columns of B are equal (fp8), or even and odd ones are the two parts (bf16).
+        float low = 0.0f, high = 0.0f;
+#pragma unroll
+        for (int i = 0; i < kChains; ++i) {
+            low += Format::kParts == 2 ? sum[i][0] + sum[i][1] : sum[i][0];
+            high += Format::kParts == 2 ? sum[i][2] + sum[i][3] : sum[i][2];
+            sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.0f;
+        }
+        if (lane % 4 == 0 && tile < tiles) {
+            out[tile * kPartialsATile + lane / 4] = low;
+            out[tile * kPartialsATile + lane / 4 + 8] = high;
+        }
+        __syncwarp();  // the next mma needs the whole warp together again
+    }
+};
+
+/// The multiplying warps: the share times x, as partial sums.
+/// x: Format::Activation [kParts, columns] in shared memory.
+template <class Format>
+__device__ __forceinline__ void multiply_share(const WeightRing<Format>& ring, const Share& share,
+                                               const typename Format::Activation* x, int columns,
+                                               float* partials) {
+    constexpr int kSlotBlocks = WeightRing<Format>::kSlotBlocks;
+    constexpr int kWarpBlocks = WeightRing<Format>::kWarpBlocks;
+    const int lane = lane_id(), warp = keep(static_cast<int>(threadIdx.x) / 32);
+    const auto* x_lane = x + (Format::kParts == 2 ? lane / 4 % 2 * columns : 0) + lane % 4 * 8;
+    const uint8_t* mine = ring.memory + warp * kWarpBlocks * Format::kBlockBytes + lane * 16;
+    const int blocks_a_tile = columns / kBlockColumns, first = share.first_k + warp * kWarpBlocks;
+    TileSums<Format> at{
+        partials + warp * kTileRows, lane, blocks_a_tile, share.tiles, first % blocks_a_tile,
+        first / blocks_a_tile};
+    RingCursor cursor;
+#pragma unroll 1
+    for (int in_ring = share.blocks; in_ring > 0; in_ring -= kSlotBlocks) {
+        const int left = in_ring - warp * kWarpBlocks;
+        const uint8_t* blocks = mine + cursor.slot * kSlotBytes;
+        if (left >= kWarpBlocks && at.k + kWarpBlocks <= blocks_a_tile) {
+            uint4 x_here[kWarpBlocks];
+            typename Format::Fragment fragment[kWarpBlocks];
+#pragma unroll
+            for (int i = 0; i < kWarpBlocks; ++i)
+                x_here[i] = load_shared(x_lane + (at.k + i) * kBlockColumns);
+            barrier_wait(ring.arrived(cursor.slot), cursor.phase);
+#pragma unroll
+            for (int i = 0; i < kWarpBlocks; ++i)
+                fragment[i] = Format::load(blocks + i * Format::kBlockBytes);
+#pragma unroll
+            for (int i = 0; i < kWarpBlocks; ++i)
+                Format::multiply(at.sum[i], Format::unpack(fragment[i]), x_here[i]);
+            at.k += kWarpBlocks;
+        } else {  // a tile or the share ends in between
+            barrier_wait(ring.arrived(cursor.slot), cursor.phase);
+#pragma unroll 1
+            for (int i = 0; i < min(kWarpBlocks, left); ++i) {
+                at.advance(0);
+                Format::multiply(at.sum[0],
+                                 Format::unpack(Format::load(blocks + i * Format::kBlockBytes)),
+                                 load_shared(x_lane + at.k * kBlockColumns));
+                ++at.k;
+            }
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(ring.was_read(cursor.slot));
+        cursor.next(ring.slots);
+        if (left > kSlotBlocks) at.advance(kSlotBlocks - kWarpBlocks);
+    }
+    at.leave();
+}
+
 /// Row scales of the block's tiles, read before the wait: they come from memory once a frame, and
 /// nothing may wait for memory between input and result. scales: float32 [tiles, kTileRows],
 /// shared.
 template <class Format>
-__device__ __forceinline__ void load_scales(const PackedMatrix& matrix, const TileWalk& walk,
+__device__ __forceinline__ void load_scales(const PackedMatrix& matrix, const Share& share,
                                             float* scales) {
-    for (int i = threadIdx.x; Format::kScaled && i < walk.tiles * kTileRows; i += kGemvThreads)
-        scales[i] = matrix.scales[walk.tile(i / kTileRows) * kTileRows + i % kTileRows];
+#pragma unroll 1
+    for (int i = threadIdx.x; Format::kScaled && i < share.tiles * kTileRows; i += kGemvThreads)
+        scales[i] = matrix.scales[share.first_tile * kTileRows + i];
 }
 
-/// Sum of row `row` of the walk's tile `tile` over the warps.
+/// Sum of row `row` of the share's tile `tile` over the warps.
 __device__ __forceinline__ float collect(const float* partials, int tile, int row) {
     const float* from = partials + tile * kPartialsATile + row;
     float sum = 0.0f;
@@ -219,15 +231,27 @@ __device__ __forceinline__ float collect(const float* partials, int tile, int ro
     return sum;
 }
 
-/// Rings first, then x, partial sums, row scales.
+/// Shared memory of a gemv block: the ring, x, partial sums, row scales.
+///
+/// Kernels alternate between a little more and a little less than half of a multiprocessor's: one
+/// that multiplies and the next one, which fills its ring meanwhile, fit together, two blocks of
+/// the larger kind never do. Else blocks of one kernel would pair up where another kernel has just
+/// ended, and leave every second multiprocessor without work (seen with fp8: 8 % slower).
 template <class Format>
-size_t gemv_shared_bytes(const Launch& on, int columns, int tiles_touched) {
-    constexpr int kMultiple = kBlockColumns * WeightStream<Format>::kBatch;
-    LIVEVOICE_CHECK(columns % kMultiple == 0, "gemv: columns must be a multiple of ", kMultiple,
-                    ", got ", columns);
-    return static_cast<size_t>(kGemvWarps) * on.ring_bytes +
-           sizeof(typename Format::Activation) * Format::kParts * columns +
-           sizeof(float) * tiles_touched * (kPartialsATile + kTileRows);
-}
+struct GemvShared {
+    int slots;
+    size_t bytes;
+
+    GemvShared(const Launch& on, int columns, int tiles_touched, bool is_larger_half) {
+        constexpr size_t kStatic = 1024;  // barriers and scratch; not more than that
+        const size_t half = is_larger_half ? on.shared_bytes : on.shared_bytes - 2 * kStatic;
+        const size_t others = sizeof(typename Format::Activation) * Format::kParts * columns +
+                              sizeof(float) * tiles_touched * (kPartialsATile + kTileRows);
+        const size_t room = std::max(half, others + kStatic) - others - kStatic;
+        slots = std::min<size_t>(std::max<size_t>(room / kSlotBytes, 2), kMaxSlots);
+        bytes = others + slots * kSlotBytes;
+        if (on.overlap && is_larger_half) bytes = std::max(bytes, half + kStatic);
+    }
+};
 
 }  // namespace livevoice

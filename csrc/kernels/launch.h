@@ -3,6 +3,8 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "check.h"
@@ -16,20 +18,49 @@ struct Launch {
     cudaStream_t stream;
     bool overlap;
     int multiprocessors;
-    int ring_bytes;  // of one warp in gemv: depends on the shared memory of the GPU
+    size_t shared_bytes;  // that a block may take, such that the next kernel's fits beside it
 };
+
+/// Launches on this stream of this device.
+inline Launch launch_on(cudaStream_t stream, int device, bool overlap) {
+    const auto attribute = [&](cudaDeviceAttr which) {
+        int value = 0;
+        CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device));
+        return value;
+    };
+    const bool can_overlap = attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
+    const int half = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 -
+                     attribute(cudaDevAttrReservedSharedMemoryPerBlock);
+    const int whole = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    return {stream, overlap && can_overlap, attribute(cudaDevAttrMultiProcessorCount),
+            static_cast<size_t>(overlap && can_overlap ? half : whole)};
+}
+
+/// Sets what a kernel needs before its first launch on the current device; later calls cost little.
+inline void prepare(const void* kernel, size_t shared_bytes) {
+    static std::mutex mutex;
+    static std::map<std::pair<const void*, int>, size_t> prepared;
+    int device = 0;
+    CUDA_CHECK(cudaGetDevice(&device));
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto [entry, is_new] = prepared.try_emplace({kernel, device}, 0);
+    // One division between cache and shared memory for all kernels: a multiprocessor must run empty
+    // before it changes it, and then no kernel could start before the one before it ends.
+    if (is_new)
+        CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                        cudaSharedmemCarveoutMaxShared));
+    constexpr size_t kWithoutAsking = 48 << 10;
+    if (shared_bytes > std::max(entry->second, kWithoutAsking)) {
+        CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        static_cast<int>(shared_bytes)));
+        entry->second = shared_bytes;
+    }
+}
 
 template <class... Parameters, class... Arguments>
 void launch(const Launch& on, void (*kernel)(Parameters...), dim3 grid, int threads,
             size_t shared_bytes, Arguments&&... arguments) {
-    constexpr size_t kWithoutAsking = 48 << 10;
-    // One division between cache and shared memory for all kernels: a multiprocessor must run empty
-    // before it changes it, and then no kernel could start before the one before it ends.
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                    cudaSharedmemCarveoutMaxShared));
-    if (shared_bytes > kWithoutAsking)
-        CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        static_cast<int>(shared_bytes)));
+    prepare(reinterpret_cast<const void*>(kernel), shared_bytes);
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
