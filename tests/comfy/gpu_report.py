@@ -56,7 +56,7 @@ def markdown(rows: dict[str, Json]) -> str:
         cells = [
             name, row["rounds"], row["failures"], f"{row['bytes_held']:,} B",
             _mib(row["growth_bytes"]), _mib(row["peak_growth_bytes"]),
-            f"{row['slope_bytes_per_round']:.0f} B", _mib(row["nvml_process_growth_bytes"]),
+            f"{row['slope_bytes_per_round']:.0f} B", _mib(row["nvml_peak_growth_bytes"]),
             f"{row['round_s']:.2f} s", _told({k: v for k, v in row.items() if k not in _CELLS}),
         ]  # fmt: skip
         lines.append("| " + " | ".join(map(str, cells)) + " |")

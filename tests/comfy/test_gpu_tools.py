@@ -15,7 +15,7 @@ from .gpu_memory import slope
 ROW = {
     "rounds": 1000, "failures": 0, "bytes_held": 0, "growth_bytes": 1 << 20,
     "peak_growth_bytes": 2 << 20, "slope_bytes_per_round": 0.4, "nvml_process_growth_bytes": 0,
-    "round_s": 0.3125,
+    "nvml_peak_growth_bytes": 0, "round_s": 0.3125,
 }  # fmt: skip
 
 
