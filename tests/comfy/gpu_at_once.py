@@ -4,9 +4,9 @@ For a large card that is lent for a short while. Memory is judged by NVML then, 
 What needs the card alone is not among them: speed, and memory that another process holds. The cards
 that are too small for two models are imitated by ComfyUI's own `--reserve-vram`.
 
-    python -m tests.comfy.gpu_at_once SECONDS FOLDER [NAME...]
+    python -m livevoice.tests.comfy.gpu_at_once SECONDS FOLDER [NAME...]
 
-Writes each test's log and one report into the folder.
+From the repository's root. Writes each test's log and one report into the folder.
 """
 
 from __future__ import annotations
