@@ -6,6 +6,7 @@ is decided in ``recording.py``, before. Knows nothing of files.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import threading
@@ -128,7 +129,9 @@ def _give_back() -> None:
     """Return torch's cached memory to the driver, its matrix library's workspaces too.
 
     Those lie in the middle of the cached blocks and would keep them; they come back by themselves.
+    The semantic model has reference cycles: what they hold goes only when they are collected.
     """
+    gc.collect()
     clear_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear_workspaces is not None:
         clear_workspaces()
