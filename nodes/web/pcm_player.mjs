@@ -9,6 +9,10 @@
 // means exactly it; a source that starts between two samples is interpolated. So all sources start
 // on multiples of 1/64 s, which are exact; what is left of a chunk waits for the next one.
 //
+// The clock leaps: an audio thread that was held up catches up as fast as it can, by more than any
+// lead. So sources are made ready first; only then is the clock read, and in the same breath they
+// are started. Whoever would start too late has not been started, and nothing of it was heard.
+//
 // Graph: sources -> fade (hides cuts) -> volume -> output. Up to the fade samples are untouched.
 
 import { Cushion } from "./cushion.mjs";
@@ -17,7 +21,8 @@ import { awaitTurn, contextOf, isWaiting, leaveTurn, takeTurn } from "./stage.mj
 
 /** Between asking the audio thread to start and the sample it starts on, in seconds. */
 const LEAD_S = 0.02;
-const MOST_LEAD_S = 0.3;
+/** What the audio thread renders at once, in samples. */
+const QUANTUM = 128;
 /** Length of the fades at cuts (pause, stop, seek, running dry), in seconds. */
 const FADE_S = 0.01;
 /** Sources start on multiples of this part of a second. */
@@ -63,7 +68,6 @@ export class PcmPlayer extends EventTarget {
         this._position = 0; // samples; where playing goes on when nothing sounds
         this._wants = false; // somebody wants to hear it
         this._isBlocked = false;
-        this._lead = LEAD_S;
         this._changed();
     }
 
@@ -177,10 +181,8 @@ export class PcmPlayer extends EventTarget {
 
     /** Do what the moment allows: schedule what has arrived, or start. */
     _advance() {
-        if (this.isSounding) {
-            // Too late to join what sounds: it plays out, and its end counts as a pause.
-            if (!this._isEnding) this._schedule();
-        } else if (this._wants && !isWaiting(this)) {
+        if (this.isSounding) this._join();
+        else if (this._wants && !isWaiting(this)) {
             const readyS = (this.length - this._position) / this.sampleRate;
             this.cushion.pageIsLate(this._lateness.worstS);
             if (this.cushion.isReady(readyS, this.isComplete)) this._start();
@@ -200,11 +202,6 @@ export class PcmPlayer extends EventTarget {
         return this.isComplete && this._scheduledEnd === this.length;
     }
 
-    _onDry() {
-        this.cushion.ranDry();
-        this._advance();
-    }
-
     _end() {
         this._position = this.length;
         this._wants = false;
@@ -220,15 +217,22 @@ export class PcmPlayer extends EventTarget {
         }
         this._isBlocked = false;
         if (this._out?.fade.context !== this._context) this._out = this._makeOut();
-        const nowS = this._context.currentTime;
-        this._lead = Math.max(this._lead, Math.min(MOST_LEAD_S, this._lateness.worstS));
-        const startS = Math.max(nowS + this._lead, this._silentAt);
         this._grain = this.sampleRate / GRAINS_HZ;
+        const sources = this._prepare(this._position, AHEAD_S * this.sampleRate);
+        const startS = Math.max(this._context.currentTime + LEAD_S, this._silentAt);
         const startFrame = Math.ceil((startS * this.sampleRate) / this._grain) * this._grain;
         this._origin = startFrame - this._position;
         this._scheduledEnd = this._position;
-        this._fadeIn((this._origin + this._position) / this.sampleRate);
-        this._schedule();
+        this._fadeIn(startFrame / this.sampleRate);
+        this._launch(sources);
+    }
+
+    /** Add what has arrived to what sounds; too late for that, it plays out and there is a pause. */
+    _join() {
+        const horizon = (this._context.currentTime + AHEAD_S) * this.sampleRate - this._origin;
+        const sources = this._prepare(this._scheduledEnd, horizon - this._scheduledEnd);
+        if (this._isEnding) sources.forEach((source) => source.disconnect());
+        else this._launch(sources);
     }
 
     /** Start the context; until it runs the state is `gathering`, then perhaps `blocked`. */
@@ -259,42 +263,55 @@ export class PcmPlayer extends EventTarget {
         return { fade, volume };
     }
 
-    _schedule() {
-        const [nBefore, from] = [this._sources.length, this._scheduledEnd];
-        const horizon = (this._context.currentTime + AHEAD_S) * this.sampleRate - this._origin;
-        while (this._scheduledEnd < horizon) {
-            const left = this.length - this._scheduledEnd;
+    /**
+     * Make sources of what is there from a sample on (whole grains, or to the end); starts none.
+     * @param {number} atLeast samples, if so many are there.
+     */
+    _prepare(from, atLeast) {
+        const sources = [];
+        for (let at = from; at < from + atLeast; ) {
+            const left = this.length - at;
             const whole = this.isComplete ? left : Math.floor(left / this._grain) * this._grain;
             const n = Math.min(whole, BLOCK_S * this.sampleRate);
             if (!n) break;
-            this._scheduleOne(this._samples(this._scheduledEnd, n));
+            sources.push(this._makeSource(this._samples(at, n)));
+            at += n;
         }
-        this._keepOpen();
-        const isNew = this._sources.length > nBefore;
-        if (isNew && this._context.currentTime > (this._origin + from) / this.sampleRate) {
-            this._onMissed(from);
-        }
+        return sources;
     }
 
-    /** The page was held up so long that the clock passed the start: begin again, with more lead. */
-    _onMissed(sample) {
-        this._sources.forEach((source) => source.disconnect());
-        this._sources = [];
-        this._position = sample;
-        this._lead = Math.min(MOST_LEAD_S, 2 * this._lead);
-        setTimeout(() => this._advance());
-    }
-
-    _scheduleOne(samples) {
+    _makeSource(samples) {
+        const source = this._context.createBufferSource();
         const buffer = this._context.createBuffer(1, samples.length, this.sampleRate);
         buffer.copyToChannel(samples, 0);
-        const source = this._context.createBufferSource();
         source.buffer = buffer;
         source.connect(this._out.fade);
         source.onended = () => this._onSourceEnded(source);
-        source.start((this._origin + this._scheduledEnd) / this.sampleRate);
-        this._sources.push(source);
-        this._scheduledEnd += samples.length;
+        return source;
+    }
+
+    /** Start sources, one after the other behind what is scheduled. */
+    _launch(sources) {
+        const from = this._scheduledEnd;
+        const starts = sources.map(({ buffer }) => {
+            this._scheduledEnd += buffer.length;
+            return (this._origin + this._scheduledEnd - buffer.length) / this.sampleRate;
+        });
+        this._keepOpen();
+        // Backwards: when the first was in time, all were.
+        for (let i = sources.length; i--; ) sources[i].start(starts[i]);
+        const reached = this._context.currentTime * this.sampleRate + QUANTUM;
+        if (sources.length && reached > this._origin + from) this._miss(sources, from);
+        else this._sources.push(...sources);
+    }
+
+    /** The page was held up in that very breath, and nobody knows what was heard: begin again. */
+    _miss(sources, from) {
+        sources.forEach((source) => source.disconnect());
+        this._scheduledEnd = from;
+        if (this._sources.length) return; // plays out first
+        this._position = from;
+        setTimeout(() => this._advance());
     }
 
     /** A copy of n samples of the clip. */
@@ -318,7 +335,10 @@ export class PcmPlayer extends EventTarget {
         if (this.isComplete && this._position >= this.length) {
             this._end();
             this._changed();
-        } else this._onDry();
+        } else {
+            this.cushion.ranDry();
+            this._advance();
+        }
     }
 
     /** Fade out towards the end of what is scheduled, unless it is the end of the speech. */

@@ -10,7 +10,9 @@ import pytest
 from ..comfy.comfyui import BACK_ENDS, NEWEST, ROOT, Server
 from .page import ComfyPage, chromium, settings
 
-PACK = Path(__file__).parent / "pack"
+HERE = Path(__file__).parent
+PACK = HERE / "pack"
+WEB = ROOT / "nodes" / "web"
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +22,27 @@ def browser():
         pytest.skip("no Chromium here; on Debian or Ubuntu: sudo apt-get install chromium")
     with chromium() as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+def serve_modules():
+    """Opens a page that can import the pack's modules, without ComfyUI: ``(page, origin)``."""
+
+    def serve(page, origin: str) -> None:
+        def answer(route) -> None:
+            name = route.request.url.removeprefix(f"{origin}/")
+            path = next(
+                (folder / name for folder in (WEB, HERE) if (folder / name).is_file()), None
+            )
+            if path is None:
+                route.fulfill(body="<!doctype html>", content_type="text/html")
+            else:
+                route.fulfill(body=path.read_text("utf-8"), content_type="text/javascript")
+
+        page.route(f"{origin}/**", answer)
+        page.goto(origin)
+
+    return serve
 
 
 def run_server(*flags: str):

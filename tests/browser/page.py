@@ -1,7 +1,6 @@
 """ComfyUI in a real Chromium: opening it, running a workflow, hearing what reaches the speakers.
 
-Owns what every browser test needs of a page. The tap hears what arrives at the audio output behind
-the player's volume, from outside: the product has no hook for it.
+Owns what every browser test needs of a page. What listens inside it is tap.js.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,70 +31,8 @@ FLAGS = [
 ]
 SAMPLE_RATE = 24000
 
-# Before the page's own scripts. Taps on what the sources play and on what comes out behind fades
-# and volume, and what was asked of the sources (an insecure page has no sure tap); a record of
-# this pack's events, some of which can be made to get lost.
-TAP = """
-window.taps = { sources: [], output: [], started: [] };
-window.messages = [];
-window.lose = () => false;
-const connect = AudioNode.prototype.connect;
-AudioNode.prototype.connect = function (to, ...rest) {
-    if (to instanceof AudioDestinationNode) connect.call(this, tap(this.context, "output"));
-    if (this instanceof AudioBufferSourceNode) connect.call(this, tap(this.context, "sources"));
-    return connect.call(this, to, ...rest);
-};
-const start = AudioBufferSourceNode.prototype.start;
-AudioBufferSourceNode.prototype.start = function (when, ...rest) {
-    window.taps.started.push([when * this.context.sampleRate, this.buffer.getChannelData(0)]);
-    return start.call(this, when, ...rest);
-};
-function tap(context, name) {
-    context.taps ??= {};
-    return (context.taps[name] ??= makeTap(context, (frame, samples) => {
-        window.taps[name].push([frame, samples]);
-    }));
-}
-function makeTap(context, keep) {
-    if (context.audioWorklet) {
-        const node = new AudioWorkletNode(context, "tap", { numberOfOutputs: 0 });
-        node.port.onmessage = ({ data }) => keep(data.frame, data.samples);
-        return node;
-    }
-    const node = context.createScriptProcessor(16384, 1, 1);
-    node.onaudioprocess = ({ inputBuffer, playbackTime }) => {
-        const samples = inputBuffer.getChannelData(0).slice();
-        keep(Math.round(playbackTime * context.sampleRate), samples);
-    };
-    connect.call(node, context.destination);
-    return node;
-}
-window.prepareTaps = async (stage) => {
-    window.context = (await import(stage)).contextOf(24000);
-    const code = `registerProcessor("tap", class extends AudioWorkletProcessor {
-        process([[samples]]) {
-            if (samples?.some((it) => it)) {
-                this.port.postMessage({ frame: currentFrame, samples: samples.slice() });
-            }
-            return true;
-        }
-    })`;
-    const blob = new Blob([code], { type: "text/javascript" });
-    await window.context.audioWorklet?.addModule(URL.createObjectURL(blob));
-};
-const NativeSocket = window.WebSocket;
-window.WebSocket = class extends NativeSocket {
-    constructor(...args) {
-        super(...args);
-        this.addEventListener("message", (event) => {
-            if (!String(event.data).includes('"livevoice.preview"')) return;
-            const told = JSON.parse(event.data).data;
-            if (window.lose(told)) event.stopImmediatePropagation();
-            else window.messages.push({ ...told, gotMs: Date.now() });
-        });
-    }
-};
-"""
+LEAD_FRAMES, GRAIN_FRAMES = 480, 375  # of the player, which starts sources on grains
+TAP = (Path(__file__).parent / "tap.js").read_text("utf-8")
 
 
 class ComfyPage:
@@ -174,23 +113,15 @@ class ComfyPage:
 
     def heard(self, tap: str = "output") -> Heard:
         """All samples that have passed a tap: "sources", "output" or "started"."""
-        pieces = self.page.evaluate(
-            """(name) => window.taps[name].map(([frame, samples]) => {
-                const bytes = new Uint8Array(samples.buffer);
-                let text = "";
-                for (const byte of bytes) text += String.fromCharCode(byte);
-                return [frame, btoa(text)];
-            })""",
-            tap,
-        )
-        parts = [(frame, np.frombuffer(base64.b64decode(text), "<f4")) for frame, text in pieces]
-        return Heard(parts)
+        return recorded(self.page, tap)
 
     def forget(self) -> None:
         """Begin to listen anew."""
-        self.page.evaluate(
-            "() => { for (const it of [...Object.values(taps), messages]) it.length = 0; }"
-        )
+        self.page.evaluate("() => forget()")
+
+    def arrivals(self) -> list[tuple[float, float]]:
+        """When sound came: samples that were there and the audio clock then, in frames."""
+        return self.page.evaluate("() => window.arrivals")
 
     def messages(self) -> list[Json]:
         """This pack's events that came through the websocket."""
@@ -226,15 +157,45 @@ def chromium() -> Iterator[Any]:
             browser.close()
 
 
+def recorded(page: Any, tap: str) -> Heard:
+    """What tap.js has recorded in a page: "sources", "output" or "started"."""
+    pieces = page.evaluate("(name) => heard(name)", tap)
+    return Heard([(frame, np.frombuffer(base64.b64decode(text), "<f4")) for frame, text in pieces])
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A silence that is not in the clip."""
+
+    sample: int
+    """Of the clip, that comes after it."""
+    frame: int
+    """Of the audio clock, at which it began."""
+    seconds: float
+
+    def is_due(self, arrivals: list[tuple[float, float]]) -> bool:
+        """Whether the sound after it had not come in time for the player to go on.
+
+        Args:
+            arrivals: samples that are there and the audio clock then, in frames, as in tap.js.
+        """
+        needed = self.sample + GRAIN_FRAMES
+        came = next(frame for n_samples, frame in arrivals if n_samples >= needed)
+        return came + LEAD_FRAMES > self.frame
+
+
 class Heard:
     """What has passed a tap: pieces of sound on the frames of the audio clock."""
 
-    def __init__(self, parts: list[tuple[int, np.ndarray]]) -> None:
+    def __init__(self, parts: list[tuple[float, np.ndarray]]) -> None:
+        parts = sorted(((round(frame), samples) for frame, samples in parts), key=lambda it: it[0])
         self.first_frame = parts[0][0] if parts else 0
         end = parts[-1][0] + len(parts[-1][1]) if parts else 0
         self.sound = np.zeros(end - self.first_frame, np.float32)
+        done = self.first_frame
         for frame, samples in parts:
-            at = frame - self.first_frame
+            assert frame >= done, f"two pieces of sound on frame {frame}"
+            at, done = frame - self.first_frame, frame + len(samples)
             self.sound[at : at + len(samples)] = samples
 
     @property
@@ -242,13 +203,13 @@ class Heard:
         """Frame of the last sample that was not zero."""
         return self.first_frame + int(np.flatnonzero(self.sound)[-1])
 
-    def gaps(self, clip: np.ndarray) -> list[float]:
-        """Lengths in seconds of the silences with which the clip was heard, all else being equal.
+    def pauses(self, clip: np.ndarray) -> list[Pause]:
+        """The silences with which the clip was heard, all else being equal.
 
         Raises:
-            AssertionError: samples are missing, repeated or changed.
+            AssertionError: samples are missing, repeated, changed or added.
         """
-        gaps = []
+        pauses = []
         at, done = int(np.flatnonzero(self.sound)[0]), int(np.flatnonzero(clip)[0])
         while True:
             n = min(len(self.sound) - at, len(clip) - done)
@@ -256,12 +217,14 @@ class Heard:
             same = int(differs[0]) if len(differs) else n
             at, done = at + same, done + same
             if not np.any(clip[done:]):
-                return gaps
+                assert not np.any(self.sound[at:]), "there is sound after the end"
+                return pauses
             rest = np.flatnonzero(self.sound[at:])
             assert len(rest), f"sample {done} of {len(clip)} and what follows was not heard"
             ahead = int(np.flatnonzero(clip[done:])[0])
             assert rest[0] > ahead, f"sample {done} of {len(clip)} was heard changed"
-            gaps.append(float(rest[0] - ahead) / SAMPLE_RATE)
+            frame = self.first_frame + at
+            pauses.append(Pause(done, frame, float(rest[0] - ahead) / SAMPLE_RATE))
             at, done = at + int(rest[0]), done + ahead
 
 

@@ -1,25 +1,27 @@
-"""Speech in a real Chromium while a real ComfyUI makes it: what is heard, sample for sample."""
+"""Speech in a real Chromium while a real ComfyUI makes it: what is heard, sample for sample.
+
+A machine that is busy otherwise may make sound late, and then there is a pause; no test is right
+to forbid that. What they forbid on any machine: a pause although the sound was there, and a sample
+that is lost, changed, repeated or added.
+"""
 
 from __future__ import annotations
 
+import base64
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from livevoice.engine.codec import CONTEXT_FRAMES
 
 from .page import SAMPLE_RATE, find, settings, wait
 from .workflows import by_way_of_codes, example, paced, say, twice
 
-# A known fault, not found yet: about one test in eight hears a changed sample or a pause that
-# nothing explains (on a quiet machine, too). They run and are reported, and do not stop the suite.
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.comfy,
-    pytest.mark.xfail(strict=False, reason="intermittent: a changed sample or a pause is heard"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.comfy]
 
 TEXT = "Good morning! The train leaves at seven."
+AHEAD_SAMPLES = CONTEXT_FRAMES * 960  # made before a chunk can be: its end needs what follows it
 _seeds = iter(range(1000, 10**6))
 
 
@@ -56,20 +58,37 @@ def first_sound(tab):
     return [round(at - sent_ms) for at in (chunk["gotMs"], heard_ms, end["gotMs"])]
 
 
-def late_s(tab):
-    """By how much the page got a chunk late, at worst: on a machine that is busy otherwise."""
-    offset_s = time.time() - time.monotonic()
+def late_s(tab, speed):
+    """By how much a chunk came later after the first one than the pace of its making has it."""
     chunks = [event for event in tab.messages() if event["kind"] == "chunk"]
-    return max(each["gotMs"] / 1000 - each["sent_s"] - offset_s for each in chunks)
+    total = len(np.frombuffer(b"".join(map(pcm, chunks)), "<f4"))
+    late = []
+    for each in chunks:
+        n_samples = each["start"] + len(pcm(each)) // 4
+        made_s = min(total, n_samples + AHEAD_SAMPLES) / SAMPLE_RATE / speed
+        late.append(each["gotMs"] / 1000 - made_s)
+    return max(late) - late[0]
 
 
-def gapless(tab, clip):
-    """Whether the clip was heard without a pause; one is only forgiven to a page that was late."""
-    gaps = tab.heard("sources").gaps(clip)
-    if gaps:
-        print(f"\npauses of {gaps} s; this machine was busy: a chunk was {late_s(tab):.2f} s late")
-    assert not gaps or late_s(tab) > 0.15, f"{gaps} with chunks at most {late_s(tab):.2f} s late"
-    return not gaps
+def pcm(chunk):
+    return base64.b64decode(chunk["pcm"])
+
+
+def pauses(tab, clip):
+    """The pauses with which a clip was heard; none of them was of the player's making."""
+    found = tab.heard("sources").pauses(clip)
+    for pause in found:
+        assert pause.is_due(tab.arrivals()), f"{pause}, but sound came at {tab.arrivals()}"
+    return found
+
+
+def gapless(tab, clip, speed):
+    """Whether a clip was heard without a pause, as it is on a machine that keeps the pace."""
+    found = pauses(tab, clip)
+    if found:
+        print(f"\n{found}; a chunk came {late_s(tab, speed):.2f} s late")
+    assert not found or late_s(tab, speed) > 0.05, f"{found}, with sound that kept the pace"
+    return not found
 
 
 def download(tab):
@@ -84,9 +103,9 @@ def replays(tab, clip):
     """The player plays the whole clip again when asked."""
     tab.forget()
     tab.player().get_by_role("button", name="Play").click()
-    tab.wait_for_state("playing")
+    wait(lambda: find(tab.heard(), clip) >= 0, describe=tab.describe)
     tab.wait_for_state("stopped")
-    return find(tab.heard(), clip) >= 0
+    return True
 
 
 def whole_run(tabs, server, renderer):
@@ -97,8 +116,8 @@ def whole_run(tabs, server, renderer):
     tab.wait_for_end()
     clip = audio(server)
     _, heard, end = first_sound(tab)
-    assert heard < end or late_s(tab) > 0.15, "it is heard while it is being made"
-    if gapless(tab, clip):
+    assert heard < end or late_s(tab, 1.5) > 0.05, "it is heard while it is being made"
+    if gapless(tab, clip, 1.5):
         assert find(tab.heard("output"), clip) >= 0, "nor does anything change behind the sources"
     assert replays(tab, clip)
     assert np.array_equal(download(tab), clip)
@@ -122,10 +141,10 @@ def test_speech_made_by_the_engine_is_heard_as_codes_to_waveform_gives_it(tabs, 
     seed = start(tab, server, paced(0))
     tab.wait_for_end(timeout_s=120)
     clip = audio(server)
-    gaps = tab.heard("sources").gaps(clip)
+    gaps = pauses(tab, clip)
     got, heard, _ = first_sound(tab)
     print(f"\nfirst chunk: in the page after {got} ms, heard after {heard} ms; {tab.status()}")
-    print(f"pauses: {[f'{gap:.1f} s' for gap in gaps]}")
+    print(f"pauses: {[f'{gap.seconds:.1f} s' for gap in gaps]}")
     assert len(gaps) <= 2
     server.run(by_way_of_codes(TEXT, seed))
     assert np.array_equal(clip, audio(server, "from codes"))
@@ -138,7 +157,7 @@ def test_a_fast_machine_is_heard_without_a_gap(tabs, server):
     tab.wait_for_end()
     got, heard, _ = first_sound(tab)
     print(f"\nfirst chunk: in the page after {got} ms, heard after {heard} ms")
-    gapless(tab, audio(server))
+    gapless(tab, audio(server), 8)
 
 
 def test_slower_than_real_time_says_so_and_pauses_rarely(tabs, server):
@@ -146,7 +165,7 @@ def test_slower_than_real_time_says_so_and_pauses_rarely(tabs, server):
     start(tab, server, paced(0.6), f"{TEXT} {TEXT}")
     tab.wait_for_words("Slower than real time (0.6")
     tab.wait_for_end()
-    assert len(tab.heard("sources").gaps(audio(server))) <= 1
+    assert len(pauses(tab, audio(server))) <= 1 or late_s(tab, 0.6) > 0.05
 
 
 def test_cancel_is_silence_at_once_and_what_was_made_stays(tabs, server):
@@ -173,7 +192,7 @@ def test_two_nodes_speak_one_after_the_other(tabs, server):
     tab.wait_for_end(0)
     tab.wait_for_end(1)
     clip = audio(server)
-    assert tab.heard("sources").gaps(np.concatenate([clip, clip]))
+    assert tab.heard("sources").pauses(np.concatenate([clip, clip]))
 
 
 def test_by_keyboard_and_in_a_workflow_that_is_opened_again(tabs, server):
@@ -225,7 +244,7 @@ def test_lost_events_are_fetched(tabs, server):
     tab.page.evaluate("() => (window.lose = ({ seq }) => [0, 3, 4].includes(seq))")
     start(tab, server, paced(3))
     tab.wait_for_end()
-    gapless(tab, audio(server))
+    pauses(tab, audio(server))
 
 
 def test_a_reload_in_mid_run_goes_on_where_it_was(tabs, server):
@@ -240,8 +259,10 @@ def test_a_reload_in_mid_run_goes_on_where_it_was(tabs, server):
         tab.player().get_by_role("button", name="Play").click()
     tab.wait_for_end()
     clip = audio(server)
-    sound = tab.heard("sources").sound
-    assert 0.5 < len(sound) / SAMPLE_RATE < len(clip) / SAMPLE_RATE - 0.2, "it went on, not again"
+    sound, solid = tab.heard("sources").sound, clip[clip != 0]
+    sound = sound[sound != 0]
+    assert 0.5 * SAMPLE_RATE < len(sound) < len(solid) - 0.2 * SAMPLE_RATE, "it went on, not again"
+    assert np.array_equal(sound, solid[-len(sound) :]), "to the end, each sample once"
     assert replays(tab, clip), "all of it is there"
 
 
@@ -259,7 +280,7 @@ def test_inside_a_subgraph(tabs, server):
         "() => app.canvas.openSubgraph(app.graph.nodes.find((node) => node.subgraph).subgraph)"
     )
     tab.wait_for_end()
-    gapless(tab, clip)
+    gapless(tab, clip, 8)
 
 
 def test_over_http_from_another_machine(tabs, server):
@@ -267,5 +288,8 @@ def test_over_http_from_another_machine(tabs, server):
     assert tab.page.evaluate("() => !window.isSecureContext && !context.audioWorklet")
     start(tab, server, paced(8))
     tab.wait_for_end()
-    assert len(tab.heard("started").gaps(audio(server))) <= 1
-    assert np.any(tab.heard("output").sound)
+    found = tab.heard("started").pauses(audio(server))
+    assert all(pause.is_due(tab.arrivals()) for pause in found)
+    # Here the only ear is one whose clock is rough: its pieces overlap.
+    heard = tab.page.evaluate("() => taps.output.some(([, sound]) => sound.some((it) => it))")
+    assert heard

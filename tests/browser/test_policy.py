@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 pytestmark = pytest.mark.browser
 
-HERE = Path(__file__).parent
-WEB = HERE.parents[1] / "nodes" / "web"
-ORIGIN = "http://modules.test"
-
 
 @pytest.fixture(scope="module")
-def modules(browser):
+def modules(browser, serve_modules):
     """A page that can import the pack's modules."""
-
-    def serve(route):
-        name = route.request.url.removeprefix(f"{ORIGIN}/")
-        path = next((folder / name for folder in (WEB, HERE) if (folder / name).is_file()), None)
-        if path is None:
-            route.fulfill(body="<!doctype html>", content_type="text/html")
-        else:
-            route.fulfill(body=path.read_text("utf-8"), content_type="text/javascript")
-
     page = browser.new_page()
-    page.route(f"{ORIGIN}/**", serve)
-    page.goto(ORIGIN)
+    serve_modules(page, "http://modules.test")
     yield page
     page.close()
 
