@@ -229,6 +229,7 @@ def _speech_figures(engine: Engine, runs: int) -> dict[str, float]:
     return {
         "first_audio_ms": _median_ms(first_sound, runs),
         "codec_ms_per_audio_s": codec_ms / seconds,
+        "spoken_s": seconds,
         "times_real_time": 1e3 * seconds / _median_ms(whole, runs),
     }
 
