@@ -9,6 +9,7 @@ import pytest
 from ..comfy.comfyui import ROOT
 from ..nodes.test_templates import MODEL
 from .page import wait
+from .workflows import at_its_own_speed
 
 pytestmark = [pytest.mark.browser, pytest.mark.comfy]
 
@@ -60,13 +61,14 @@ def test_ours_are_listed_with_pictures(serving, tabs):
 
 
 def test_one_is_opened_and_speaks(serving, tabs):
+    serving.run(at_its_own_speed("Good morning.", seed=1))
     tab = tabs(serving)
     choose(tab, "text_to_speech")
     before = set(serving.get("/history"))
     tab.run()
     (run,) = wait(lambda: set(serving.get("/history")) - before, 120)
     entry = wait(lambda: serving.get("/history").get(run), 60)
-    assert entry["status"]["status_str"] == "success"
+    assert entry["status"]["status_str"] == "success", entry["status"]["messages"][-1]
     assert any("audio" in output for output in entry["outputs"].values())
     assert not tab.trouble
 

@@ -85,6 +85,17 @@ def by_way_of_codes(text: str, seed: int) -> Json:
     }  # fmt: skip
 
 
+def at_its_own_speed(text: str, seed: int) -> Json:
+    """API prompt that ends the pace which an earlier run has given to a server's engine."""
+    prompt = by_way_of_codes(text, seed)
+    prompt["5"] = {
+        "class_type": "TestReplay",
+        "inputs": {"model": ["1", 0], "speed": 0.0, "stall_at_s": 0.0, "stall_s": 0.0},
+    }
+    prompt["2"]["inputs"]["model"] = ["5", 0]
+    return prompt
+
+
 def _node(number: int, kind: str, pos: list[int], values: list[Any]) -> Json:
     slots = {
         "TestReplay": ([("model", "LIVEVOICE_MODEL")], [("LIVEVOICE_MODEL", "LIVEVOICE_MODEL")]),
