@@ -6,8 +6,8 @@
 #   make test-cuda             the tests that need an NVIDIA GPU, except:
 #   make test-gpu [GPU=...]    a real ComfyUI on a GPU, long; GPU= takes options of pytest
 #   make gpu-bundle            what test-gpu needs on a machine without internet (build/gpu)
-#   make wheels             what is released, into dist: wheels for the Pythons here, hashes
-#   make pack               ComfyUI's registry package, with the wheels' extensions inside
+#   make wheels                what is released, into dist: wheels for the Pythons here, hashes
+#   make pack                  ComfyUI's registry package, with the wheels' extensions inside
 #   make lint | native | install | clean
 #
 # ENV=folder  where the environment is made      PYTHON=...  what it is made with
@@ -26,7 +26,7 @@ export TEXT
 CUDA_HOME ?= $(firstword $(wildcard /usr/local/cuda /usr/local/cuda-*))
 export CUDA_HOME
 
-.PHONY: help demo test test-cuda test-gpu gpu-tests gpu-bundle comfyui lint native native-for-gpu install install-tests clean
+.PHONY: help demo test test-cuda test-gpu gpu-tests gpu-bundle comfyui wheels pack lint native native-for-gpu install install-tests clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile

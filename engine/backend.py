@@ -45,6 +45,10 @@ class Backend(Protocol):
     def resident_bytes(self) -> int:
         """Bytes held on the device now."""
 
+    @property
+    def arena_bytes(self) -> dict[str, int]:
+        """The same by what they are for."""
+
     def prefill(self, prompt: Prompt) -> None:
         """Read the prompt: fill the KV cache, keep the first logits.
 

@@ -115,11 +115,9 @@ class Engine:
     def arena_bytes(self) -> dict[str, int]:
         """Bytes held on the device now, by what they are for; empty when nothing is held."""
         with self._step:
-            backend, codec = self._backend, self._codec
-            parts = getattr(backend, "arena_bytes", None)
-            if parts is None:
-                parts = {"weights and KV cache": backend.resident_bytes if backend else 0}
-            parts = {**parts, "codec": codec.resident_bytes if codec else 0}
+            parts = self._backend.arena_bytes if self._backend else {}
+            if self._codec:
+                parts = parts | {"codec": self._codec.resident_bytes}
         return {name: n_bytes for name, n_bytes in parts.items() if n_bytes}
 
     @property

@@ -235,6 +235,11 @@ class ReferenceBackend:
             return 0
         return self._weights.n_bytes + self._cache.buffer.nbytes
 
+    @property
+    def arena_bytes(self) -> dict[str, int]:
+        """See :class:`~.backend.Backend`."""
+        return {"weights and KV cache": self.resident_bytes}
+
     @torch.inference_mode()
     def prefill(self, prompt: Prompt) -> None:
         """See :class:`~.backend.Backend`."""

@@ -1,6 +1,6 @@
 """Who holds a device's memory: the engines by arena, torch, everybody else. For people and tools.
 
-Reads and never takes: it makes no CUDA context where there is none.
+Reads and never takes; asking the driver makes a CUDA context in a process that has none.
 """
 
 from __future__ import annotations

@@ -133,12 +133,14 @@ __device__ void store_part(const RunningSoftmax<D>& softmax, __half* out, float*
     if (threadIdx.x == 0) *lse = total > 0.0f ? top + log2f(total) : kNothing;
 }
 
+/// More than 128 registers on purpose: two blocks of it must not fit one multiprocessor, else one
+/// would take two and another none. A gemv block still fits beside it.
 template <int D>
 __global__ void __launch_bounds__(kAttentionThreads, 1)
     attention_decode_kernel(const float* qkv, HeadShape shape, const int* position_of_step,
                             KvCache cache, __half* out, float* lse) {
     allow_next_kernel();
-    if (blockIdx.x >= shape.heads * kAttentionSplits) {
+    if (blockIdx.x >= shape.heads * kAttentionSplits) {  // only keeps a place, see below
         wait_for_previous_kernel();
         return;
     }

@@ -78,13 +78,7 @@ __device__ void load_normalised(const Residual& residual, const float4 (&weight)
         if (p < pieces)
             squares += h[i].x * h[i].x + h[i].y * h[i].y + h[i].z * h[i].z + h[i].w * h[i].w;
     }
-    squares = warp_sum(squares);
-    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = squares;
-    sync_first_threads<kGemvThreads>();
-    float total = 0.0f;
-#pragma unroll
-    for (int warp = 0; warp < kGemvWarps; ++warp) total += scratch[warp];
-    const float scale = rsqrtf(total / hidden + eps);
+    const float scale = rsqrtf(block_sum<kGemvThreads>(squares, scratch) / hidden + eps);
 #pragma unroll
     for (int i = 0; i < kMaxHiddenPieces; ++i) {
         const int p = threadIdx.x + i * kGemvThreads;

@@ -244,6 +244,7 @@ def test_lost_events_are_fetched(tabs, server):
     tab.page.evaluate("() => (window.lose = ({ seq }) => [0, 3, 4].includes(seq))")
     start(tab, server, paced(3))
     tab.wait_for_end()
+    assert not {0, 3, 4} & {event["seq"] for event in tab.messages()}, "these were lost"
     pauses(tab, audio(server))
 
 
