@@ -83,7 +83,7 @@ Codec::Codec(const CodecShape& shape, int device) : shape_(shape), device_(devic
         " times");
     const DeviceScope scope(device_);
     auto held = std::make_unique<Held>();
-    held->stream.create();
+    held->stream.create(Stream::kUrgent);
     const CodecLayout layout = lay_out(shape_, held->arena);
     regions_ = layout.values;
     codes_region_ = layout.codes;
@@ -91,7 +91,7 @@ Codec::Codec(const CodecShape& shape, int device) : shape_(shape), device_(devic
     held->arena.allocate();
     held->codes.allocate(sizeof(int) * shape_.max_frames * shape_.codebooks);
     held->waveform.allocate(sizeof(float) * shape_.max_frames * shape_.hop());
-    on_ = {held->stream.get(), false, 0, 0};
+    on_ = launch_on(held->stream.get(), device_, false);
     resident_bytes_ = held->arena.resident_bytes();
     held_ = std::move(held);
 }

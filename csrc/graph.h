@@ -20,10 +20,15 @@ class Stream {
     Stream() = default;
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
+    enum Priority { kNormal, kUrgent };  // urgent: its blocks go before those of normal streams
+
     /// Non-blocking: work of others on the default stream never waits for ours.
-    void create() {
+    void create(Priority priority = kNormal) {
         fault_point("stream");
-        CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+        int least = 0, greatest = 0;
+        CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+        CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                                priority == kUrgent ? greatest : least));
     }
     void synchronize() const { CUDA_CHECK(cudaStreamSynchronize(stream_)); }
     cudaStream_t get() const { return stream_; }

@@ -1,23 +1,27 @@
 // codec_conv: every convolution of the codec's decoder, in float32, with bias, skip connection and
 // Snake on the way out. A transposed convolution is one with two taps and stride * channels rows.
 //
-// A block computes 32 channels x 64 samples. Its threads are four slices that share the input
-// channels among them and are added up in a fixed order at the end: the early stages have too few
-// samples to fill a GPU otherwise.
+// A block computes some channels x 64 samples. Its threads are slices that share the input channels
+// among them and are added up in a fixed order at the end. The early stages have many channels and
+// few samples: there a tile of few channels gives more blocks, and many slices give short loops.
 #pragma once
 #include "device/ptx.cuh"
 #include "kernels/launch.h"
 
 namespace livevoice {
 
+template <int kChannelsOfTile, int kSlicesOfTile>
 struct ConvTile {
-    static constexpr int kChannels = 32, kSamples = 64, kSlices = 4, kInputs = 4;
+    static constexpr int kChannels = kChannelsOfTile, kSlices = kSlicesOfTile;
+    static constexpr int kSamples = 64, kInputs = 4;
     static constexpr int kThreadChannels = 8, kThreadSamples = 4;
     static constexpr int kColumns = kSamples / kThreadSamples;                    // 16
     static constexpr int kSliceThreads = kColumns * kChannels / kThreadChannels;  // 64
     static constexpr int kThreads = kSlices * kSliceThreads;
-    static constexpr int kMaxReach = 54;  // (7 - 1) taps at dilation 9
 };
+using WideTile = ConvTile<32, 4>;
+using NarrowTile = ConvTile<8, 16>;
+constexpr int kMaxReach = 54;  // (7 - 1) taps at dilation 9
 
 /// One convolution. Tensors are float32 [channels, samples].
 struct Conv {
@@ -57,10 +61,9 @@ __device__ __forceinline__ float snake(float v, float alpha) {
 }
 
 /// Shared memory of one slice and one step: kInputs channels of x and of the weights.
-template <int kTaps>
+template <int kTaps, class Tile>
 struct ConvStep {
-    using Tile = ConvTile;
-    static constexpr int kInput = Tile::kInputs * (Tile::kSamples + Tile::kMaxReach);
+    static constexpr int kInput = Tile::kInputs * (Tile::kSamples + kMaxReach);
     static constexpr int kWeights = Tile::kInputs * kTaps * Tile::kChannels;
     float x[kInput];
     alignas(16) float weight[kWeights];
@@ -69,7 +72,6 @@ struct ConvStep {
     __device__ __forceinline__ void fetch(const Conv& conv, const float* from, int samples,
                                           int channel) {
         const int me = threadIdx.x % Tile::kSliceThreads;
-        const int rows = conv.stride * conv.out_channels, first_row = blockIdx.y * Tile::kChannels;
         const int width = Tile::kSamples + (kTaps - 1) * conv.dilation;
         const int first = blockIdx.x * Tile::kSamples - conv.padding;
         for (int c = 0; c < Tile::kInputs; ++c) {
@@ -80,22 +82,36 @@ struct ConvStep {
                 copy_float_async(x + c * width + i, from + at, valid);
             }
         }
-#pragma unroll
-        for (int i = me; i < kWeights; i += Tile::kSliceThreads) {
-            const int k = i / Tile::kChannels, row = first_row + i % Tile::kChannels;
+        if (conv.stride * conv.out_channels % 4 == 0)
+            fetch_weights<4>(conv, channel);
+        else
+            fetch_weights<1>(conv, channel);
+    }
+
+  private:
+    /// In pieces of 1 or 4 rows; the number of rows must be a multiple of it.
+    template <int kPiece>
+    __device__ __forceinline__ void fetch_weights(const Conv& conv, int channel) {
+        const int rows = conv.stride * conv.out_channels, first_row = blockIdx.y * Tile::kChannels;
+        constexpr int kPieces = Tile::kChannels / kPiece;
+        for (int i = threadIdx.x % Tile::kSliceThreads; i < kWeights / kPiece;
+             i += Tile::kSliceThreads) {
+            const int k = i / kPieces, row = first_row + i % kPieces * kPiece;
             const bool valid = channel + k / kTaps < conv.in_channels && row < rows;
             const size_t at = valid ? static_cast<size_t>(channel * kTaps + k) * rows + row : 0;
-            copy_float_async(weight + i, conv.weight + at, valid);
+            if (kPiece == 4)
+                copy_async(weight + i * kPiece, conv.weight + at, valid);
+            else
+                copy_float_async(weight + i * kPiece, conv.weight + at, valid);
         }
     }
 };
 
 /// Adds the products of this slice's input channels to sum; steps of the slice alternate.
-template <int kTaps>
+template <int kTaps, class Tile>
 __device__ __forceinline__ void accumulate(
-    float (&sum)[ConvTile::kThreadChannels][ConvTile::kThreadSamples], const Conv& conv,
-    const float* x, int samples, ConvStep<kTaps>* steps) {
-    using Tile = ConvTile;
+    float (&sum)[Tile::kThreadChannels][Tile::kThreadSamples], const Conv& conv, const float* x,
+    int samples, ConvStep<kTaps, Tile>* steps) {
     const int slice = threadIdx.x / Tile::kSliceThreads, me = threadIdx.x % Tile::kSliceThreads;
     const int column = me % Tile::kColumns, row = me / Tile::kColumns * Tile::kThreadChannels;
     const int width = Tile::kSamples + (kTaps - 1) * conv.dilation;
@@ -111,7 +127,7 @@ __device__ __forceinline__ void accumulate(
         copy_async_commit();
         copy_async_wait<1>();
         __syncthreads();
-        const ConvStep<kTaps>& step = steps[i % 2];
+        const ConvStep<kTaps, Tile>& step = steps[i % 2];
 #pragma unroll
         for (int c = 0; c < Tile::kInputs; ++c) {
 #pragma unroll
@@ -133,80 +149,79 @@ __device__ __forceinline__ void accumulate(
     }
 }
 
-/// Adds the slices and stores. `exchange`: float32 [kSlices - 1][kChannels][kSamples].
-__device__ inline void finish(float (&sum)[ConvTile::kThreadChannels][ConvTile::kThreadSamples],
-                              const Conv& conv, const ConvOut& out, int samples_out,
-                              float* exchange) {
-    using Tile = ConvTile;
+/// Adds the slices and stores. `exchange`: float32 [kSlices][kChannels][kSamples].
+template <class Tile>
+__device__ __forceinline__ void finish(
+    const float (&sum)[Tile::kThreadChannels][Tile::kThreadSamples], const Conv& conv,
+    const ConvOut& out, int samples_out, float* exchange) {
     const int slice = threadIdx.x / Tile::kSliceThreads, me = threadIdx.x % Tile::kSliceThreads;
     const int column = me % Tile::kColumns, row = me / Tile::kColumns * Tile::kThreadChannels;
-    const auto at = [&](int from, int r, int s) -> float& {
-        return exchange[(from * Tile::kChannels + row + r) * Tile::kSamples + column +
-                        s * Tile::kColumns];
-    };
+    constexpr int kResults = Tile::kChannels * Tile::kSamples;
 #pragma unroll
     for (int r = 0; r < Tile::kThreadChannels; ++r) {
 #pragma unroll
         for (int s = 0; s < Tile::kThreadSamples; ++s)
-            if (slice > 0) at(slice - 1, r, s) = sum[r][s];
+            exchange[slice * kResults + (row + r) * Tile::kSamples + column + s * Tile::kColumns] =
+                sum[r][s];
     }
     __syncthreads();
-    if (slice > 0) return;
-#pragma unroll
-    for (int r = 0; r < Tile::kThreadChannels; ++r) {
-        const int at_row = blockIdx.y * Tile::kChannels + row + r;
-        if (at_row >= conv.stride * conv.out_channels) continue;
+    for (int i = threadIdx.x; i < kResults; i += Tile::kThreads) {
+        const int at_row = blockIdx.y * Tile::kChannels + i / Tile::kSamples;
+        if (at_row >= conv.stride * conv.out_channels) return;
         const int phase = at_row / conv.out_channels, channel = at_row % conv.out_channels;
+        const int input = blockIdx.x * Tile::kSamples + i % Tile::kSamples;
+        const int sample = input * conv.stride + phase - conv.crop;
+        if (sample < 0 || sample >= samples_out) continue;
+        float v = 0.0f;
 #pragma unroll
-        for (int s = 0; s < Tile::kThreadSamples; ++s) {
-            const int input = blockIdx.x * Tile::kSamples + column + s * Tile::kColumns;
-            const int sample = input * conv.stride + phase - conv.crop;
-            if (sample < 0 || sample >= samples_out) continue;
-            float v = sum[r][s];
-            for (int other = 0; other < Tile::kSlices - 1; ++other) v += at(other, r, s);
-            const size_t i = static_cast<size_t>(channel) * samples_out + sample;
-            v += conv.bias[channel];
-            if (out.skip) v += out.skip[i];
-            if (out.raw) out.raw[i] = v;
-            if (out.activated) out.activated[i] = snake(v, out.alpha[channel]);
-        }
+        for (int from = 0; from < Tile::kSlices; ++from) v += exchange[from * kResults + i];
+        const size_t to = static_cast<size_t>(channel) * samples_out + sample;
+        v += conv.bias[channel];
+        if (out.skip) v += out.skip[to];
+        if (out.raw) out.raw[to] = v;
+        if (out.activated) out.activated[to] = snake(v, out.alpha[channel]);
     }
 }
 
-template <int kTaps>
-__global__ void __launch_bounds__(ConvTile::kThreads)
+template <int kTaps, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads)
     codec_conv_kernel(Conv conv, const float* x, int samples, ConvOut out, int samples_out) {
     extern __shared__ __align__(16) uint8_t shared[];
-    float sum[ConvTile::kThreadChannels][ConvTile::kThreadSamples] = {};
-    accumulate<kTaps>(sum, conv, x, samples, reinterpret_cast<ConvStep<kTaps>*>(shared));
-    finish(sum, conv, out, samples_out, reinterpret_cast<float*>(shared));
+    float sum[Tile::kThreadChannels][Tile::kThreadSamples] = {};
+    accumulate<kTaps, Tile>(sum, conv, x, samples,
+                            reinterpret_cast<ConvStep<kTaps, Tile>*>(shared));
+    finish<Tile>(sum, conv, out, samples_out, reinterpret_cast<float*>(shared));
 }
 
-template <int kTaps>
-constexpr size_t conv_shared_bytes() {
-    constexpr size_t kExchange = (ConvTile::kSlices - 1) * ConvTile::kChannels * ConvTile::kSamples;
-    constexpr size_t kSteps = 2 * ConvTile::kSlices * sizeof(ConvStep<kTaps>);
-    return kSteps > kExchange * sizeof(float) ? kSteps : kExchange * sizeof(float);
+template <int kTaps, class Tile>
+void launch_conv(const Launch& on, const Conv& conv, const float* x, int samples, int inputs,
+                 const ConvOut& out, int samples_out) {
+    constexpr size_t kExchange = sizeof(float) * Tile::kSlices * Tile::kChannels * Tile::kSamples;
+    constexpr size_t kSteps = 2 * Tile::kSlices * sizeof(ConvStep<kTaps, Tile>);
+    const dim3 grid(ceil_div(inputs, Tile::kSamples),
+                    ceil_div(conv.stride * conv.out_channels, Tile::kChannels));
+    launch(on, codec_conv_kernel<kTaps, Tile>, grid, Tile::kThreads,
+           kSteps > kExchange ? kSteps : kExchange, conv, x, samples, out, samples_out);
 }
 
-/// x: float32 [in channels, samples]; results: float32 [out channels, samples_out].
+/// x: float32 [in channels, samples]; results: float32 [out channels, samples_out]. The bits depend
+/// on the sizes and on the number of multiprocessors.
 inline void codec_conv(const Launch& on, const Conv& conv, const float* x, int samples,
                        const ConvOut& out, int samples_out) {
-    const auto kernel = conv.taps == 7   ? codec_conv_kernel<7>
-                        : conv.taps == 2 ? codec_conv_kernel<2>
-                                         : codec_conv_kernel<1>;
-    const size_t shared_bytes = conv.taps == 7   ? conv_shared_bytes<7>()
-                                : conv.taps == 2 ? conv_shared_bytes<2>()
-                                                 : conv_shared_bytes<1>();
     LIVEVOICE_CHECK(conv.taps == 7 || conv.taps == 2 || conv.taps == 1,
                     "codec_conv: 1, 2 or 7 taps, got ", conv.taps);
-    LIVEVOICE_CHECK((conv.taps - 1) * conv.dilation <= ConvTile::kMaxReach,
-                    "codec_conv: a reach of at most ", ConvTile::kMaxReach, " samples, got ",
-                    (conv.taps - 1) * conv.dilation);
+    LIVEVOICE_CHECK((conv.taps - 1) * conv.dilation <= kMaxReach, "codec_conv: a reach of at most ",
+                    kMaxReach, " samples, got ", (conv.taps - 1) * conv.dilation);
     const int inputs = conv.stride == 1 ? samples_out : samples + 1;
-    const dim3 grid(ceil_div(inputs, ConvTile::kSamples),
-                    ceil_div(conv.stride * conv.out_channels, ConvTile::kChannels));
-    launch(on, kernel, grid, ConvTile::kThreads, shared_bytes, conv, x, samples, out, samples_out);
+    const int wide_blocks = ceil_div(inputs, WideTile::kSamples) *
+                            ceil_div(conv.stride * conv.out_channels, WideTile::kChannels);
+    const bool narrow = wide_blocks < on.multiprocessors;
+    const auto run = conv.taps == 7 ? narrow ? launch_conv<7, NarrowTile> : launch_conv<7, WideTile>
+                     : conv.taps == 2
+                         ? narrow ? launch_conv<2, NarrowTile> : launch_conv<2, WideTile>
+                     : narrow ? launch_conv<1, NarrowTile>
+                              : launch_conv<1, WideTile>;
+    run(on, conv, x, samples, inputs, out, samples_out);
 }
 
 /// Quantisers, their output projections and fc2 are linear in the one-hot code: one table each.

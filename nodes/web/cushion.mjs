@@ -14,8 +14,13 @@
 const FIRST_HORIZON_S = 4;
 const LAST_HORIZON_S = 32;
 
-/** The server's longest chunk, in seconds (CHUNK_FRAMES of engine/codec.py); each at most doubles. */
+/** The server's longest chunk, in seconds (SCHEDULE of engine/codec.py); each at most doubles. */
 const LONGEST_CHUNK_S = 1;
+
+/** The first chunks are short, but the next may have to wait for this much speech to be made... */
+const EARLY_WAIT_S = 0.24;
+/** ...as so many of them wait for less of what follows them: their pace is not that of speech. */
+const EARLY_CHUNKS = 2;
 
 /** Measured speeds are trusted up to this share: they are averages, and the next chunk is one. */
 const TRUST = 0.95;
@@ -38,6 +43,7 @@ export class Cushion {
         this.pauses = 0;
         this._soundS = 0;
         this._chunkS = 0;
+        this._nChunks = 0;
         this._madeSpeed = Infinity;
         this._quickestS = Infinity;
         this._unevenS = 0;
@@ -58,6 +64,8 @@ export class Cushion {
         if (speed > 0) this._madeSpeed = speed;
         this._quickestS = Math.min(this._quickestS, nowS - sentS);
         this._unevenS = Math.max(this._unevenS, nowS - sentS - this._quickestS);
+        this._nChunks += 1;
+        if (this._nChunks <= EARLY_CHUNKS) return;
         this._arrivals.push({ nowS, soundS: this._soundS });
         while (this._arrivals[0].nowS < nowS - ARRIVAL_WINDOW_S) this._arrivals.shift();
     }
@@ -99,7 +107,8 @@ export class Cushion {
         // Each further chunk must be complete before all that lies ready then has been played.
         while (comingS < leftS && neededS + comingS < horizonS) {
             chunkS = Math.min(LONGEST_CHUNK_S, 2 * chunkS) || LONGEST_CHUNK_S;
-            neededS = Math.max(neededS, (comingS + chunkS) / speed - comingS);
+            const workS = comingS + Math.max(chunkS, EARLY_WAIT_S);
+            neededS = Math.max(neededS, workS / speed - comingS);
             comingS += chunkS;
         }
         const unevenS = Math.max(this._unevenS, this._pageLateS);

@@ -1,8 +1,8 @@
 // A race between speaking and listening, in numbers: chunks are made at a speed, cross a network
 // and are played behind the cushion under test. Time is a variable, nothing waits.
 
-const SCHEDULE_FRAMES = [4, 8, 16, 25];
-const CONTEXT_FRAMES = 10;
+/** SCHEDULE of engine/codec.py: frames of a chunk, and after it. */
+const SCHEDULE = [[1, 6], [2, 8], [4, 10], [8, 10], [16, 10], [25, 10]];
 const FRAME_S = 0.04;
 
 /** Numbers in 0 ... 1 that are the same in every run. */
@@ -23,9 +23,10 @@ export function arrivals({ speechS, speed, jitterS = 0, stallAtS = Infinity, sta
     const chunks = [];
     let [done, nowS] = [0, 0];
     for (let k = 0; done < nFrames; k++) {
-        const n = Math.min(nFrames - done, SCHEDULE_FRAMES[Math.min(k, SCHEDULE_FRAMES.length - 1)]);
+        const [size, ahead] = SCHEDULE[Math.min(k, SCHEDULE.length - 1)];
+        const n = done + size + ahead <= nFrames ? size : nFrames - done;
         done += n;
-        const made = Math.min(nFrames, done + CONTEXT_FRAMES);
+        const made = Math.min(nFrames, done + ahead);
         const sentS = madeAtS(made);
         nowS = Math.max(nowS, sentS + 0.005 + jitterS * draw()); // one connection keeps the order
         const recent = Math.max(1, made - Math.ceil((5 * speed) / FRAME_S));

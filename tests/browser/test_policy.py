@@ -34,17 +34,17 @@ def listen(modules):
 
 
 @pytest.mark.parametrize("speed", [5, 30])
-def test_a_fast_machine_is_heard_at_once_and_never_pauses(listen, speed):
+def test_a_fast_machine_is_heard_at_its_second_chunk_and_never_pauses(listen, speed):
     for seconds in (1, 5, 60):
         heard = listen(speechS=seconds, speed=speed)
-        assert heard["waitS"] == 0
+        assert heard["waitS"] < 4 * 0.04 / speed + 0.001, "40 ms of sound bridge nothing"
         assert heard["pausesS"] == []
 
 
 def test_just_above_real_time_waits_a_moment_and_never_pauses(listen):
     for seconds in (5, 15, 60):
         heard = listen(speechS=seconds, speed=1.05)
-        assert heard["waitS"] < 1.0
+        assert heard["waitS"] < 1.4
         assert heard["pausesS"] == []
 
 

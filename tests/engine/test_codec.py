@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import subprocess
 import sys
 import textwrap
@@ -13,7 +14,6 @@ import pytest
 import torch
 from livevoice.engine.checkpoint import codec_decoder_shapes
 from livevoice.engine.codec import (
-    CHUNK_FRAMES,
     CONTEXT_FRAMES,
     CodecDecoder,
     CodecEncoder,
@@ -56,13 +56,13 @@ def test_context_is_only_cut_where_nothing_sees_it(decoder, lead, tail):
     assert (part - whole).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("chunk_frames", [1, 2, 3, 7, 25, 1000, CHUNK_FRAMES])
-def test_streamed_equals_one_shot(decoder, chunk_frames):
+@pytest.mark.parametrize("schedule", [1, 2, 3, 7, 25, 1000, ((4, 10), (8, 10))])
+def test_streamed_equals_one_shot(decoder, schedule):
     for n_frames in range(1, 31):
         codes = random_codes(n_frames, decoder.config, seed=n_frames)
         padded = torch.cat([codes, codes[-1:].expand(CONTEXT_FRAMES, -1)])
         one_shot = decoder.decode_window(padded, 0, CONTEXT_FRAMES)
-        chunks = list(decoder.decode_stream(iter(codes), chunk_frames))
+        chunks = list(decoder.decode_stream(iter(codes), schedule))
         assert all(len(chunk) % 960 == 0 and len(chunk) for chunk in chunks)
         streamed = torch.cat(chunks)
         assert streamed.shape == (960 * n_frames,)
@@ -77,10 +77,30 @@ def test_the_starter_s_sound_does_not_depend_on_the_chunks(starter):
         assert (streamed - one_shot).abs().max() < 1e-6
 
 
+def db(waveform: torch.Tensor) -> float:
+    return 20 * math.log10(float(waveform.abs().max()) + 1e-12)
+
+
+def test_the_first_chunks_are_nearly_exact_and_the_rest_is(starter):
+    """Of the default schedule, wherever in speech a clip begins."""
+    decoder, speech = CodecDecoder(starter[0]), piano()
+    at_begin = []
+    for begin in range(0, len(speech) - 20, 2):
+        codes = speech[begin:]
+        exact = torch.cat(list(decoder.decode_stream(codes, len(codes))))
+        first, second, rest = (decoder.decode(codes) - exact).split([960, 1920, len(exact) - 2880])
+        assert db(first) < -55
+        assert db(second) < -85
+        assert rest.abs().max() < 1e-6
+        at_begin.append(db(first))
+    assert at_begin[0] < -115
+
+
 def test_decode_is_bit_identical_to_the_default_stream(decoder):
     codes = random_codes(90, decoder.config)
     sizes = [len(chunk) // 960 for chunk in decoder.decode_stream(codes)]
-    assert sizes == [4, 8, 16, 25, 25, 12]
+    assert sizes == [1, 2, 4, 8, 16, 25, 34]
+    assert [len(chunk) // 960 for chunk in decoder.decode_stream(codes[:12])] == [1, 2, 9]
     streamed = torch.cat(list(decoder.decode_stream(iter(codes))))
     assert torch.equal(decoder.decode(codes), streamed)
     assert torch.equal(decoder.decode(codes), streamed)
@@ -113,12 +133,13 @@ def test_streaming_holds_one_window_and_waits_for_no_more(tiny):
             next(taken)
             yield frame
 
-    stream = decode_stream(decode_window, frames(), config, (4, 8))
+    stream = decode_stream(decode_window, frames(), config, ((4, 6), (8, 10)))
     next(stream)
-    assert next(taken) == 4 + CONTEXT_FRAMES
+    assert next(taken) == 4 + 6
     assert sum(len(chunk) for chunk in stream) == 196 * 960
-    assert max(n for n, _, _ in windows) == CONTEXT_FRAMES + 8 + CONTEXT_FRAMES
-    assert {tail for _, _, tail in windows} == {CONTEXT_FRAMES}
+    assert max(n for n, _, _ in windows[:-1]) == CONTEXT_FRAMES + 8 + CONTEXT_FRAMES
+    assert windows[-1][0] < CONTEXT_FRAMES + (8 + 10) + CONTEXT_FRAMES
+    assert [tail for _, _, tail in windows[:2]] == [6, CONTEXT_FRAMES]
     assert [lead for _, lead, _ in windows[:3]] == [0, 4, CONTEXT_FRAMES]
 
 
@@ -245,9 +266,9 @@ def test_windows_and_chunks_need_a_frame(decoder):
     for lead, tail in ((3, 2), (-1, 0), (0, -1)):
         with pytest.raises(ValueError, match="has none to decode"):
             decoder.decode_window(codes, lead, tail)
-    for chunk_frames in (0, -1, (), (4, 0)):
+    for schedule in (0, -1, (), ((4, 10), (0, 10)), ((4, 11),), ((4, -1),)):
         with pytest.raises(ValueError, match="1 frame or more"):
-            decoder.decode_stream(codes, chunk_frames)
+            decoder.decode_stream(codes, schedule)
 
 
 @pytest.mark.parametrize("waveform", [torch.zeros(0), torch.zeros(2, 9), torch.tensor([torch.nan])])

@@ -19,6 +19,9 @@ def snake(x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
         (33, 40, 130, 7, 9),
         (64, 32, 500, 1, 1),
         (32, 1, 960, 7, 1),
+        (20, 70, 10_000, 7, 9),  # enough blocks for the wide tile
+        (64, 32, 20_000, 1, 1),
+        (32, 1, 40_000, 7, 1),
     ],
 )
 def test_convolution(n_in: int, n_out: int, samples: int, taps: int, dilation: int):
@@ -39,7 +42,9 @@ def test_convolution(n_in: int, n_out: int, samples: int, taps: int, dilation: i
     assert error(activated, snake(expected, alpha.double())) < 2e-6
 
 
-@pytest.mark.parametrize(("n_in", "n_out", "samples"), [(4, 2, 1), (64, 32, 45), (128, 64, 70)])
+@pytest.mark.parametrize(
+    ("n_in", "n_out", "samples"), [(4, 2, 1), (64, 32, 45), (128, 64, 70), (24, 32, 5_000)]
+)
 @pytest.mark.parametrize("stride", [2, 3, 4, 5, 8])
 def test_transposed_convolution(n_in: int, n_out: int, samples: int, stride: int):
     x, weight = torch.randn(n_in, samples), torch.randn(n_in, n_out, 2 * stride)

@@ -17,8 +17,8 @@ import numpy as np
 from comfy_api.latest import ComfyExtension, io
 
 MODEL = io.Custom("LIVEVOICE_MODEL")
-SCHEDULE_FRAMES = (4, 8, 16, 25)
-CONTEXT_FRAMES = 10
+AHEAD_FRAMES = (6, 8, 10)  # after each chunk; SCHEDULE of engine/codec.py
+SAMPLES_A_FRAME = 960
 
 
 class Replay(io.ComfyNode):
@@ -83,9 +83,10 @@ class Replayed:
 
     def __iter__(self) -> Iterator[Any]:
         total = len(self._codes.frames)
-        sizes = chain(SCHEDULE_FRAMES, repeat(SCHEDULE_FRAMES[-1]))
-        for chunk, end in zip(self._chunks, accumulate(sizes), strict=False):
-            while self._n_frames < min(total, end + CONTEXT_FRAMES):
+        ends = accumulate(len(chunk.waveform) // SAMPLES_A_FRAME for chunk in self._chunks)
+        aheads = chain(AHEAD_FRAMES, repeat(AHEAD_FRAMES[-1]))
+        for chunk, end, ahead in zip(self._chunks, ends, aheads, strict=False):
+            while self._n_frames < min(total, end + ahead):
                 self._n_frames += 1
                 self._on_frame(self._n_frames, total)
             yield chunk
