@@ -3,6 +3,7 @@
 #   make test                  runs every test that needs no GPU
 #
 #   make comfyui [FLAGS=...]   keeps ComfyUI with LiveVoice running for a browser
+#   make sanitize              the kernels' tests under NVIDIA's compute-sanitizer
 #   make test-cuda             the tests that need an NVIDIA GPU, except:
 #   make test-gpu [GPU=...]    a real ComfyUI on a GPU, long; GPU= takes options of pytest
 #   make gpu-bundle            what test-gpu needs on a machine without internet (build/gpu)
@@ -26,7 +27,7 @@ export TEXT
 CUDA_HOME ?= $(firstword $(wildcard /usr/local/cuda /usr/local/cuda-*))
 export CUDA_HOME
 
-.PHONY: help demo test test-cuda test-gpu gpu-tests gpu-bundle comfyui wheels pack lint native native-for-gpu install install-tests clean
+.PHONY: help demo test sanitize test-cuda test-gpu gpu-tests gpu-bundle comfyui wheels pack lint native native-for-gpu install install-tests clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -39,6 +40,14 @@ test: install-tests lint native
 
 test-cuda: install-tests native
 	@"$(PY)" -m pytest -m "cuda and not comfy"
+
+# Watches every access of the kernels, at small sizes.
+SANITIZER = compute-sanitizer
+sanitize: install-tests native
+	@for tool in memcheck racecheck initcheck; do echo "$$tool:"; LIVEVOICE_SMALL=1 \
+	    "$(SANITIZER)" --tool $$tool --error-exitcode 9 --target-processes all "$(PY)" -m pytest -q -m cuda \
+	    $(addprefix tests/kernels/test_,$(addsuffix .py,$(KERNELS))) || exit 1; done
+KERNELS = attention_decode codec_conv embed gemv pack prefill_kernels sample
 
 gpu-bundle: install
 	@"$(PY)" tests/comfy/bundle.py make

@@ -4,22 +4,10 @@ import time
 
 import pytest
 from livevoice.engine import Engine, SamplingParams
+from speech.heard import SENTENCES
 from speech.recogniser import hear, word_errors
 
 pytestmark = pytest.mark.speech
-
-SENTENCES = [
-    "The old lighthouse keeper polished the brass lamp every evening.",
-    "Please leave your muddy boots outside the kitchen door.",
-    "She wrote a long letter to her brother in the city.",
-    "The children built a small boat out of sticks and paper.",
-    "Most of the students finished the exam before noon.",
-    "My grandfather repaired clocks for almost fifty years.",
-    "We watched the sun rise slowly over the quiet valley.",
-    "Could you bring me another cup of coffee, please?",
-    "It takes about twenty minutes to walk to the station.",
-    "Every morning he feeds the birds in the park.",
-]
 
 
 def test_word_errors_by_hand():
