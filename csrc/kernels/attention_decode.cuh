@@ -2,7 +2,7 @@
 //
 // A block takes one query head and a quarter of the old positions; what it leaves is merged by the
 // reader (AttentionParts). Old keys and values are requested before the kernel waits for its query:
-// the first steps into registers, the rest into L2.
+// the first steps into registers.
 #pragma once
 #include "kernels/qk_norm_rope.cuh"
 #include "kernels/residual_gemv.cuh"
@@ -74,11 +74,6 @@ struct KvStream {
         from = cache.at<D>(kv_head, position) + 8 * j;
 #pragma unroll
         for (int i = 0; i < kDepth; ++i) fetch(i, i);
-    }
-    /// Call from one thread.
-    static __device__ void prefetch_rest(const KvCache& cache, int kv_head, int begin, int end) {
-        begin += kDepth * kStride;
-        if (begin < end) prefetch_to_l2(cache.at<D>(kv_head, begin), (end - begin) * 4 * D);
     }
     __device__ __forceinline__ void fetch(int slot, int steps_ahead) {
         if (position + steps_ahead * kStride >= end) return;
@@ -157,8 +152,6 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
     const int share = ceil_div(position, kAttentionSplits);
     const int begin = min(split * share, position), end = min(begin + share, position);
     KvStream<D> old(cache, kv_head, begin, end);
-    if (threadIdx.x == 0 && head % shape.group() == 0)  // for the whole group
-        KvStream<D>::prefetch_rest(cache, kv_head, begin, end);
     // These come from memory once a frame, too.
     __shared__ float q_norm[D], k_norm[D];
     __shared__ float2 rope[D / 2];
