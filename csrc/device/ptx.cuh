@@ -30,6 +30,14 @@ __device__ __forceinline__ uint4 load_once(const void* address) {
     return v;
 }
 
+/// Asks for global memory to be brought into L2. `bytes`: a multiple of 16, as is the address.
+__device__ __forceinline__ void prefetch_to_l2(const void* address, int bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes)
+                 : "memory");
+#endif
+}
+
 /// 16 bytes from shared memory.
 __device__ __forceinline__ uint4 load_shared(const void* address) {
     return *static_cast<const uint4*>(address);

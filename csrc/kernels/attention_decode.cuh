@@ -2,7 +2,7 @@
 //
 // A block takes one query head and a quarter of the old positions; what it leaves is merged by the
 // reader (AttentionParts). Old keys and values are requested before the kernel waits for its query:
-// the first steps into registers.
+// the first steps into registers, the rest into L2.
 #pragma once
 #include "kernels/qk_norm_rope.cuh"
 #include "kernels/residual_gemv.cuh"
@@ -74,6 +74,12 @@ struct KvStream {
         from = cache.at<D>(kv_head, position) + 8 * j;
 #pragma unroll
         for (int i = 0; i < kDepth; ++i) fetch(i, i);
+    }
+    /// What comes after the first steps of all warps. One thread is enough.
+    static __device__ __forceinline__ void prefetch_rest(const KvCache& cache, int kv_head,
+                                                         int begin, int end) {
+        begin += kDepth * kStride;
+        if (begin < end) prefetch_to_l2(cache.at<D>(kv_head, begin), (end - begin) * 4 * D);
     }
     __device__ __forceinline__ void fetch(int slot, int steps_ahead) {
         if (position + steps_ahead * kStride >= end) return;
@@ -162,6 +168,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
     if (threadIdx.x < D / 2)
         rope[threadIdx.x] = shape.rope[static_cast<size_t>(position) * (D / 2) + threadIdx.x];
     __syncthreads();
+    if (threadIdx.x == 0 && head % shape.group() == 0)  // for the heads of its group, too
+        KvStream<D>::prefetch_rest(cache, kv_head, begin, end);
 
     wait_for_previous_kernel();
     HeadSlice<D> q, k, v;
