@@ -203,7 +203,8 @@ __device__ __forceinline__ void multiply_share(const WeightRing<Format>& ring, c
                 ++at.k;
             }
         }
-        // Every lane for itself: faster than one that first waits for its warp, and racecheck sees it.
+        // Every lane for itself: faster than one that first waits for its warp, and racecheck sees
+        // it.
         barrier_arrive(ring.was_read(cursor.slot));
         cursor.next(ring.slots);
         if (left > kSlotBlocks) at.advance(kSlotBlocks - kWarpBlocks);
