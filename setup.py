@@ -98,7 +98,13 @@ def archs_for(toolkit: Toolkit) -> list[str]:
     """The GPUs to build for, oldest first."""
     asked = os.environ.get("LIVEVOICE_CUDA_ARCHS")
     if asked:
-        return [arch.strip() for arch in asked.split(",")]
+        archs = [arch.strip() for arch in asked.split(",")]
+        if not all(re.fullmatch(r"(89|9\d|1\d\d)[af]?", arch) for arch in archs):
+            raise SystemExit(
+                f"LiveVoice: LIVEVOICE_CUDA_ARCHS is '{asked}'; it takes compute capabilities "
+                "without their dot, from 89 (RTX 40) on, such as 89,120"
+            )
+        return archs
     known = subprocess.run(
         [toolkit.nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=True
     ).stdout
