@@ -98,7 +98,13 @@ def archs_for(toolkit: Toolkit) -> list[str]:
     """The GPUs to build for, oldest first."""
     asked = os.environ.get("LIVEVOICE_CUDA_ARCHS")
     if asked:
-        return [arch.strip() for arch in asked.split(",")]
+        archs = [arch.strip() for arch in asked.split(",")]
+        if not all(re.fullmatch(r"(89|9\d|1\d\d)[af]?", arch) for arch in archs):
+            raise SystemExit(
+                f"LiveVoice: LIVEVOICE_CUDA_ARCHS is '{asked}'; it takes compute capabilities "
+                "without their dot, from 89 (RTX 40) on, such as 89,120"
+            )
+        return archs
     known = subprocess.run(
         [toolkit.nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=True
     ).stdout
@@ -155,15 +161,14 @@ class BuildCuda(build_ext):
         if python:
             include += [Path(self._pybind11), Path(sysconfig.get_path("include"))]
         code = [flag for arch in archs for flag in _code_for(arch)]
+        alike = _same_anywhere(name, include[1:]) if GLIBC else []
         self._call(
             [self._toolkit.nvcc, "-std=c++17", "-O3", "-cudart", "static", "-Xcompiler",
              WINDOWS_FLAGS if WINDOWS else "-fPIC,-fvisibility=hidden,-Wall",
              # Kernels of headers that one source includes and does not launch.
              "-diag-suppress", "177",
-             # The names of intermediate files get into the result; so they are the same each time,
-             # but two builds at once would disturb each other.
-             *(["-objtemp"] if GLIBC else []), "-compress-mode=size",
-             *code, *(f"-I{folder}" for folder in include), "-x", "cu", "-c", f"csrc/{name}"],
+             "-compress-mode=size", *alike, *code, *(f"-I{folder}" for folder in include),
+             "-x", "cu", "-c", f"csrc/{name}"],
             output.relative_to(HERE),
         )  # fmt: skip
         stamp.write_text(key)
@@ -204,6 +209,17 @@ class BuildCuda(build_ext):
         if result.returncode:
             sys.stderr.write(result.stdout + result.stderr)
             raise RuntimeError(f"LiveVoice: {Path(command[0]).name} failed, see above")
+
+
+def _same_anywhere(name: str, installed: list[Path]) -> list[str]:
+    """What keeps this machine's paths out of an object, so that each build gives the same bytes."""
+    # Names of intermediate files get into it; but two builds at once would disturb each other.
+    options = ["-objtemp"]
+    # Local names carry a hash of the source's absolute path, unless the front end is told another.
+    options += ["-Xcudafe", "--orig_src_path_name", "-Xcudafe", f"csrc/{name}"]
+    for folder in installed:  # pybind11's assertions name their files
+        options += ["-Xcompiler", f"-fmacro-prefix-map={folder}=include"]
+    return options
 
 
 def _library(name: str) -> str:

@@ -83,12 +83,20 @@ def check(wheel: Path, pythons: dict[str, Path], tools: Path) -> None:
         with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
             (name,) = [name for name in archive.namelist() if EXTENSION.fullmatch(name)]
             archive.extract(name, folder)
+            if traces := traces_of_this_machine(archive.read(name)):
+                raise SystemExit(f"release: {wheel.name} names {', '.join(traces)}")
             code = "import _C; print(_C.__doc__)"
             run(pythons[f"3.{minor}"], "-c", code, cwd=Path(folder, name).parent)
         note = f", auditwheel: {TAG}, imported"
     if size > LIMIT_BYTES and "starter" not in wheel.name:
         raise SystemExit(f"release: {wheel.name} has {size} bytes, more than {LIMIT_BYTES}")
     say(f"release: {wheel.name} {size / 1e6:.2f} MB{note}")
+
+
+def traces_of_this_machine(binary: bytes) -> list[str]:
+    """Absolute paths of headers and sources: another machine would build other bytes."""
+    found = re.findall(rb"\0(/[^\0]*\.(?:h|hpp|cuh|cu|cpp))\0", binary)
+    return sorted({path.decode() for path in found})
 
 
 def pack() -> None:

@@ -4,6 +4,10 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <optional>
+#include <string>
+#include <tuple>
+
 #include "codec.h"
 #include "engine.h"
 #include "kernel_calls.h"
@@ -212,8 +216,9 @@ void bind_kernels(py::module_ m) {
     m.def("packed_bf16_piece", &packed_bf16_piece);
 }
 
-/// Raises RuntimeError in one sentence unless `device` is a GPU that this build has code for.
-void check_device(int device) {
+/// None when this build has code for the GPU `device`, else its name and compute capability.
+/// Raises RuntimeError in one sentence when there is no such GPU or no driver for it.
+std::optional<std::tuple<std::string, int, int>> check_device(int device) {
     int count = 0;
     CUDA_CHECK(cudaGetDeviceCount(&count));
     LIVEVOICE_CHECK(device >= 0 && device < count, "native backend: there is no GPU ", device, ", ",
@@ -221,12 +226,9 @@ void check_device(int device) {
     const DeviceScope scope(device);
     cudaDeviceProp properties{};
     CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
-    const cudaError_t status = probe_kernels();
-    if (status == cudaSuccess) return;
+    if (probe_kernels() == cudaSuccess) return std::nullopt;
     cudaGetLastError();
-    throw CudaError(sentence("native backend off: no code for ", properties.name, " (sm_",
-                             properties.major, properties.minor,
-                             "); run python setup.py build_ext --inplace"));
+    return std::make_tuple(std::string(properties.name), properties.major, properties.minor);
 }
 
 }  // namespace

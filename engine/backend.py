@@ -98,6 +98,11 @@ class Choice:
     precision: str
     reason: str
 
+    @property
+    def is_fallback(self) -> bool:
+        """Whether there is a GPU and plain PyTorch runs on it, which nobody wants to have."""
+        return self.device.type == "cuda" and self.backend != "native"
+
 
 def choose(checkpoint: Checkpoint, device: str, precision: str) -> Choice:
     """Decide backend, device and precision.
@@ -119,7 +124,8 @@ def choose(checkpoint: Checkpoint, device: str, precision: str) -> Choice:
         choice = _choose_native(place, precision)
     else:
         choice = _choose_reference(checkpoint, place, precision, obstacle)
-    logger.info("LiveVoice: %s backend, %s, %s: %s", *vars(choice).values())
+    level = logging.WARNING if choice.is_fallback else logging.INFO
+    logger.log(level, "LiveVoice: %s backend, %s, %s: %s", *vars(choice).values())
     return choice
 
 

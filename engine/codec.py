@@ -306,9 +306,10 @@ def _hubert(config: dict[str, Any]) -> nn.Module:
     """The semantic model without weights, from transformers, which is needed here only."""
     try:
         from transformers import HubertConfig, HubertModel
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # what it raises of its own parts
         raise RuntimeError(
-            "codec: encoding a voice needs transformers; pip install transformers"
+            "codec: encoding a voice needs transformers 4.46 or newer; pip install -U transformers "
+            f"({error})"
         ) from error
     with torch.device("meta"):
         return HubertModel(HubertConfig(**config))

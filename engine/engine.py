@@ -91,6 +91,11 @@ class Engine:
         return self._choice.precision
 
     @property
+    def is_fallback(self) -> bool:
+        """Whether plain PyTorch runs on a GPU, for the reason given."""
+        return self._choice.is_fallback
+
+    @property
     def backend_reason(self) -> str:
         """Which backend runs and why, for people."""
         return f"{self._choice.backend} ({self._choice.precision}): {self._choice.reason}"

@@ -7,6 +7,7 @@ imports ``_C``.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from .checkpoint import (
 from .codec_layout import codec_values
 from .config import CodecConfig, ModelConfig
 from .delay import EndOfSpeech
+from .extension import does_not_load, no_code, not_built
 from .prompt import AUDIO_SLOT, Prompt
 from .reference import rope_table
 from .sampling import SamplingParams
@@ -60,9 +62,7 @@ _NORMS = {
 
 def _extension() -> Any:
     """The compiled module; raises ModuleNotFoundError where it was not built."""
-    from . import _C
-
-    return _C
+    return importlib.import_module("._C", __package__)
 
 
 def available(device: torch.device, config: ModelConfig) -> str | None:
@@ -72,13 +72,15 @@ def available(device: torch.device, config: ModelConfig) -> str | None:
     except ModuleNotFoundError as error:
         if not (error.name or "").endswith("._C"):
             raise
-        return "the CUDA extension is not built; run python setup.py build_ext --inplace"
-    except ImportError as error:  # built for another Python, or a library is missing
-        return f"the CUDA extension does not load: {error}"
+        return not_built()
+    except ImportError as error:  # a library is missing, or is older than the build's
+        return does_not_load(error)
     try:
-        extension.check_device(device.index or 0)
+        without_code = extension.check_device(device.index or 0)
     except (RuntimeError, ValueError) as error:
         return str(error)
+    if without_code is not None:
+        return no_code(*without_code)
     return unsupported(config)
 
 

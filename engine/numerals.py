@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+from .requirement import required
+
 MAX_DIGITS = 15
 """Longer numbers are read digit by digit, in any language."""
 
@@ -12,9 +14,7 @@ _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight
 
 def languages() -> frozenset[str]:
     """ISO 639-1 codes that numbers can be spoken in."""
-    from num2words import CONVERTER_CLASSES
-
-    return frozenset(code for code in CONVERTER_CLASSES if len(code) == 2)
+    return frozenset(code for code in required("num2words").CONVERTER_CLASSES if len(code) == 2)
 
 
 def number(digits: str, language: str = "en", *, is_year: bool = False) -> str:
@@ -25,8 +25,7 @@ def number(digits: str, language: str = "en", *, is_year: bool = False) -> str:
         language: ISO 639-1 code that num2words knows.
         is_year: whether it may be one; German says those otherwise.
     """
-    from num2words import num2words
-
+    num2words = required("num2words").num2words
     sign, digits = ("-", digits[1:]) if digits[:1] == "-" else ("", digits)
     whole, point, decimals = digits.partition(".")
     if language != "en":
@@ -52,15 +51,13 @@ def spelled(digits: str) -> str:
 
 def ordinal(n: int) -> str:
     """English: "twenty-first"."""
-    from num2words import num2words
-
+    num2words = required("num2words").num2words
     return _plain(num2words(n, to="ordinal"))
 
 
 def year(n: int) -> str:
     """English: "nineteen eighty-four", "two thousand and nine"."""
-    from num2words import num2words
-
+    num2words = required("num2words").num2words
     if 2000 <= n < 2010 or n % 1000 == 0:
         return number(str(n))
     return _plain(num2words(n, to="year"))

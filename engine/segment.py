@@ -17,6 +17,7 @@ import regex
 
 from .duration import character_s
 from .markup import MARK
+from .requirement import required
 
 if TYPE_CHECKING:
     import budoux
@@ -247,8 +248,7 @@ def _words(run: str) -> list[str]:
 
 @lru_cache(maxsize=3)
 def _parser(language: str) -> budoux.Parser:
-    import budoux
-
+    budoux = required("budoux")
     load = {
         "th": budoux.load_default_thai_parser,
         "ja": budoux.load_default_japanese_parser,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from comfy_api.latest import io
-from comfy_extras import nodes_audio
 
 from ..engine import Voice, check_name, load_voice
 from . import voices
@@ -87,6 +86,13 @@ def _encode(file: voices.VoiceFile, model: EnginePatcher | None) -> Voice:
             f"voice: {file.path.name} is a recording; connect the model that will speak, to encode "
             "it, or load a voice file"
         )
+    try:
+        from comfy_extras import nodes_audio  # here, for it imports torchaudio
+    except ImportError as error:
+        raise RuntimeError(
+            f"voice: ComfyUI can't read {file.path.name} without torchaudio; install the one of "
+            f"your torch's version ({error})"
+        ) from error
     try:
         waveform, sample_rate = nodes_audio.load(str(file.path))
     except Exception as error:

@@ -41,6 +41,8 @@ class Readout:
             nodes = [node for node in self._nodes if server and _is_loader(server, node)]
             if server and nodes:
                 text = line(status([self._engine], management.get_torch_device()))
+                if self._engine.is_fallback:
+                    text = f"{self._engine.backend_reason} · {text}"
                 for node in nodes:
                     server.send_progress_text(text, node, self._nodes[node])
         except Exception:

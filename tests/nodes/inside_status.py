@@ -56,6 +56,13 @@ def test_the_loader_shows_what_is_held(server, patcher):
     assert texts[2] == texts[0]
 
 
+def test_the_loader_shows_why_a_gpu_is_not_used(server, patcher, monkeypatch):
+    monkeypatch.setattr(Engine, "is_fallback", property(lambda _: True))
+    patcher.model.readout.watch("7")
+    assert server.told[0][0].startswith("reference (fp32): the native backend needs an NVIDIA GPU")
+    assert "67 MB when loaded" in server.told[0][0]
+
+
 def test_a_patcher_that_dies_shows_it_too(server):
     mine = EnginePatcher.over(Engine("starter", "cpu"))
     mine.model.readout.watch("7")
