@@ -10,10 +10,8 @@ import gc
 import hashlib
 import logging
 import threading
-import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -107,13 +105,8 @@ class Cloning:
                 if make_room is not None:
                     make_room(self.need_bytes(recording.seconds))
                 # Not as inference tensors, which could not be changed in place later.
-                with (
-                    torch.inference_mode(False),
-                    _encoder(self._checkpoint, self._device) as encoder,
-                ):
-                    self._codes[key] = encoder.encode(
-                        recording.waveform, recording.sample_rate, on_step
-                    )
+                with torch.inference_mode(False):
+                    self._codes[key] = _encoded(recording, self._checkpoint, self._device, on_step)
             self._codes.move_to_end(key)
             if len(self._codes) > _CACHED:
                 self._codes.popitem(last=False)
@@ -121,21 +114,29 @@ class Cloning:
                 return self._codes[key].clone()
 
 
-@contextmanager
-def _encoder(checkpoint: Checkpoint, device: torch.device) -> Iterator[CodecEncoder]:
-    """An encoder whose memory is given back, to the driver as well, also after an error."""
-    encoder = None
+def _encoded(
+    recording: Recording, checkpoint: Checkpoint, device: torch.device, on_step: OnStep | None
+) -> Tensor:
+    """Codes by an encoder whose memory is given back, to the driver as well, also after an error.
+
+    An error leaves without its traceback up to here: the frames in it, and what their functions
+    close over, hold weights and activations for as long as somebody holds the error.
+    """
+    codes, encoder, failure = torch.empty(0), None, None
     try:
         encoder = CodecEncoder(checkpoint, device)
-        yield encoder
+        codes = encoder.encode(recording.waveform, recording.sample_rate, on_step)
     except BaseException as error:
-        traceback.clear_frames(error.__traceback__)  # their activations would outlive this
-        raise
-    finally:
-        if encoder is not None:
-            encoder.unload()
-        if device.type == "cuda":
-            _give_back()
+        logger.debug("LiveVoice: encoding a voice ended early", exc_info=True)
+        failure = error.with_traceback(None)
+    # Outside of the handler, which holds the traceback as well.
+    if encoder is not None:
+        encoder.unload()
+    if device.type == "cuda":
+        _give_back()
+    if failure is not None:
+        raise failure
+    return codes
 
 
 def _give_back() -> None:

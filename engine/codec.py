@@ -337,12 +337,10 @@ def _steps(network: nn.Module, on_step: OnStep | None) -> Iterator[None]:
         yield
         return
     layers = [part for part in network.modules() if isinstance(part, _LAYERS)]
-    done = count(1)
-    hooks = [
-        layer.register_forward_hook(lambda *_: on_step(next(done), len(layers))) for layer in layers
-    ]
+    done, total = count(1), len(layers)
+    hooks = [layer.register_forward_hook(lambda *_: on_step(next(done), total)) for layer in layers]
     try:
-        on_step(0, len(layers))
+        on_step(0, total)
         yield
     finally:
         for hook in hooks:
