@@ -111,6 +111,16 @@ def archs_for(toolkit: Toolkit) -> list[str]:
     return [arch for arch in ARCHS if re.search(rf"compute_{arch}\b", known)]
 
 
+def _code_for(arch: str) -> list[str]:
+    """Flags of nvcc for machine code of a GPU, and PTX for those after it.
+
+    H100 and H200 have instructions that no other GPU has, hence the ``a``, and no PTX of them.
+    """
+    ptx = f"-gencode=arch=compute_{arch},code=compute_{arch}"
+    exact = f"{arch}a" if arch == "90" else arch
+    return [f"-gencode=arch=compute_{exact},code=sm_{exact}", ptx]
+
+
 class BuildCuda(build_ext):
     """Compiles csrc with nvcc and links it with the static CUDA runtime."""
 
@@ -150,7 +160,7 @@ class BuildCuda(build_ext):
         include = [Path("csrc"), *self._toolkit.include]
         if python:
             include += [Path(self._pybind11), Path(sysconfig.get_path("include"))]
-        code = [f"-gencode=arch=compute_{arch},code=[sm_{arch},compute_{arch}]" for arch in archs]
+        code = [flag for arch in archs for flag in _code_for(arch)]
         alike = _same_anywhere(name, include[1:]) if GLIBC else []
         self._call(
             [self._toolkit.nvcc, "-std=c++17", "-O3", "-cudart", "static", "-Xcompiler",

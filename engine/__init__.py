@@ -5,6 +5,7 @@ The names below are all that ``nodes/`` may use.
 
 from .checkpoint import HOW_TO_GET, STARTER, Checkpoint, CheckpointError, check
 from .codes import STOP_REASONS, Codes, SpokenUtterance
+from .config import MODEL_TYPE
 from .dialogue import Dialogue, assemble, speak_turns
 from .engine import Engine, Speech, load
 from .generation import Chunk, Generation, join
@@ -20,6 +21,7 @@ from .voice_file import load_voice, save_voice, starter_voices
 
 __all__ = [
     "HOW_TO_GET",
+    "MODEL_TYPE",
     "STARTER",
     "STATUS_ROUTE",
     "STOP_REASONS",

@@ -31,9 +31,6 @@ _N_VOICE_FRAMES = 150  # a reference of six seconds
 _SHORT_TEXTS = ("Good night", "Come along")  # 13 tokens with the prompt's, in bytes
 _N_ROWS = 50  # rows decoded in one timing: two seconds of speech
 _POSITIONS = (100, 500, 1000)
-_SAMPLING = SamplingParams(0.65, 30, 1.0, 0)
-# Random weights are so sure of themselves that they say one frame for ever, which would be ended.
-_EVEN_SAMPLING = SamplingParams(10.0, 30, 1.0, 0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,8 +72,7 @@ def _all_precisions(options: argparse.Namespace, model: str | Path) -> dict[str,
         print(
             f"{engine.checkpoint.path.name} on {_machine(engine.device)}, {engine.backend_reason}"
         )
-        sampling = _EVEN_SAMPLING if options.random else _SAMPLING
-        measured = measure(engine, options.runs, sampling)
+        measured = measure(engine, options.runs)
         engine.unload()
         if i > 0:
             measured = {_with_precision(key, precision): each for key, each in measured.items()}
@@ -98,14 +94,14 @@ def _with_precision(key: str, precision: str) -> str:
     return key if precision in key.split(".") else f"{key}.{precision}"
 
 
-def measure(engine: Engine, runs: int, sampling: SamplingParams = _SAMPLING) -> dict[str, float]:
+def measure(engine: Engine, runs: int) -> dict[str, float]:
     """All figures by their stable key; times in the unit that the key names."""
     start = time.perf_counter()
     with _PeakMemory(engine.device) as peak:
         engine.load()
         figures = {"load_s": time.perf_counter() - start}
         figures["resident_gb"] = engine.resident_bytes / 1e9
-        figures |= _speech_figures(engine, runs, sampling)
+        figures |= _speech_figures(engine, runs)
     if engine.device.type == "cuda":
         figures[f"peak_vram_gb.{engine.precision}"] = peak.n_bytes / 1e9
     return figures | _backend_figures(engine, runs)
@@ -213,8 +209,9 @@ def _decode_ms(backend: Backend, prompt: Prompt) -> float:
     return 1e3 * (time.perf_counter() - start) / max(1, n_rows)
 
 
-def _speech_figures(engine: Engine, runs: int, sampling: SamplingParams) -> dict[str, float]:
+def _speech_figures(engine: Engine, runs: int) -> dict[str, float]:
     """First sound, whole utterance and codec, through the calls of the nodes."""
+    sampling = SamplingParams(0.65, 30, 1.0, 0)
     speech = engine.generate(_TEXT, sampling, max_seconds=10)
 
     texts = itertools.cycle(_SHORT_TEXTS)

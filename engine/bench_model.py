@@ -16,7 +16,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .checkpoint import AUDIO_TABLE, TEXT_EMBEDDING, backbone_shapes, codec_decoder_shapes, find
+from .checkpoint import (
+    AUDIO_TABLE,
+    BACKBONE,
+    TEXT_EMBEDDING,
+    backbone_shapes,
+    codec_decoder_shapes,
+    find,
+)
 from .config import CodecConfig, ModelConfig
 
 _HERE = Path(__file__).resolve().parent
@@ -44,7 +51,12 @@ def write_random(
 
     def values(name: str, shape: tuple[int, ...]) -> Tensor:
         noise = torch.randn(shape, generator=generator, device=device)
-        return (_spread(name, shape, config) * noise + _centre(name)).to(torch.bfloat16).cpu()
+        weights = _spread(name, shape, config) * noise + _centre(name)
+        if name == f"{BACKBONE}norm.weight":
+            # The head is the table that rows are embedded with: without other signs in between, the
+            # codes that went in would come out again for ever.
+            weights *= noise.sign()
+        return weights.to(torch.bfloat16).cpu()
 
     shapes = backbone_shapes(config) | codec_decoder_shapes(codec)
     folder.mkdir(parents=True, exist_ok=True)

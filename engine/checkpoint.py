@@ -171,9 +171,18 @@ class Checkpoint:
 
     @cached_property
     def codec_id(self) -> str:
-        """Identifies the codec: the same for checkpoints whose codes mean the same sound."""
-        book = self.tensor(f"{CODEC}quantizer.quantizers.0.codebook.embed")
-        return hashlib.sha256(book.float().numpy().tobytes()).hexdigest()[:16]
+        """Identifies the codec: the same for checkpoints whose codes mean the same sound.
+
+        A hash of all that turns codes into the decoder's input, which is quick to read; the
+        decoder behind it is not.
+        """
+        parts = ["codebook.embed", "project_out.weight", "project_out.bias"]
+        books = range(self.codec_config.n_codebooks)
+        names = [f"quantizer.quantizers.{book}.{part}" for book in books for part in parts]
+        digest = hashlib.sha256()
+        for name in (*names, "fc2.weight", "fc2.bias"):
+            digest.update(self.tensor(CODEC + name).float().numpy())
+        return digest.hexdigest()[:16]
 
     @cached_property
     def generation_defaults(self) -> dict[str, Any]:

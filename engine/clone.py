@@ -10,6 +10,7 @@ import gc
 import hashlib
 import logging
 import threading
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .checkpoint import CODEC, HOW_TO_GET, STARTER, Checkpoint, CheckpointError, find
-from .codec import CodecEncoder
+from .codec import CodecEncoder, OnStep
 from .recording import MAX_S, Recording, prepare, transcript_notices
 from .voice import Voice
 
@@ -65,6 +66,7 @@ class Cloning:
         sample_rate: int,
         transcript: str,
         make_room: MakeRoom | None = None,
+        on_step: OnStep | None = None,
         **labels: str,
     ) -> Voice:
         """Make a voice; arguments and errors as :meth:`.engine.Engine.voice`."""
@@ -80,7 +82,7 @@ class Cloning:
         ]
         for notice in notices:
             logger.warning("LiveVoice: %s", notice)
-        codes = self._encode(key, recording, make_room)
+        codes = self._encode(key, recording, make_room, on_step)
         return Voice(codes, transcript, codec_id=codec_id, notices=tuple(notices), **labels)
 
     def need_bytes(self, seconds: float) -> int:
@@ -93,7 +95,13 @@ class Cloning:
         weights = 4 * sum(torch.Size(shape).numel() for shape in shapes)
         return weights + int(min(seconds, MAX_S) * _ACTIVATION_BYTES_PER_S)
 
-    def _encode(self, key: str, recording: Recording, make_room: MakeRoom | None) -> Tensor:
+    def _encode(
+        self,
+        key: str,
+        recording: Recording,
+        make_room: MakeRoom | None,
+        on_step: OnStep | None,
+    ) -> Tensor:
         with self._lock:
             if key not in self._codes:
                 if make_room is not None:
@@ -103,7 +111,9 @@ class Cloning:
                     torch.inference_mode(False),
                     _encoder(self._checkpoint, self._device) as encoder,
                 ):
-                    self._codes[key] = encoder.encode(recording.waveform, recording.sample_rate)
+                    self._codes[key] = encoder.encode(
+                        recording.waveform, recording.sample_rate, on_step
+                    )
             self._codes.move_to_end(key)
             if len(self._codes) > _CACHED:
                 self._codes.popitem(last=False)
@@ -118,6 +128,9 @@ def _encoder(checkpoint: Checkpoint, device: torch.device) -> Iterator[CodecEnco
     try:
         encoder = CodecEncoder(checkpoint, device)
         yield encoder
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)  # their activations would outlive this
+        raise
     finally:
         if encoder is not None:
             encoder.unload()

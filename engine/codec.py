@@ -8,8 +8,8 @@ takes the semantic model (HuBERT) from transformers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from itertools import chain, repeat
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain, count, repeat
 from typing import Any
 
 import torch
@@ -44,8 +44,13 @@ clip were to begin in the middle of a loud syllable, and by -127 and -97 dB wher
 
 Schedule = Sequence[tuple[int, int]]
 
+_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Linear)  # nearly all of the work
+
 DecodeWindow = Callable[[Tensor, int, int], Tensor]
 """``(codes [lead + T + tail, N], lead, tail) -> float32 [T · hop]``, see CodecDecoder."""
+
+OnStep = Callable[[int, int], None]
+"""Called with (steps done, steps in all); what it raises ends the work and propagates."""
 
 
 class CodecDecoder:
@@ -223,12 +228,15 @@ class CodecEncoder:
         """Free the weights. Idempotent, never raises; encoding afterwards is a RuntimeError."""
         self._network = None
 
-    def encode(self, waveform: Tensor, sample_rate: int) -> Tensor:
+    def encode(self, waveform: Tensor, sample_rate: int, on_step: OnStep | None = None) -> Tensor:
         """Turn sound into codes. The loudness is left as it is.
+
+        The clip is encoded whole: its parts depend on each other, by attention and normalisation.
 
         Args:
             waveform: mono, float ``[samples]``; less than a second is padded to one with silence.
             sample_rate: of the waveform, in Hz; any.
+            on_step: called before the first layer of the network and after each.
 
         Returns:
             int64 ``[T, N]`` on the CPU, one row per 40 ms.
@@ -242,7 +250,7 @@ class CodecEncoder:
         if network is None:
             raise RuntimeError("codec: encoding after unload(); build the encoder again")
         rate, semantic_rate = self.config.sample_rate, self.config.semantic_sample_rate
-        with torch.no_grad(), _exact(self.device):
+        with torch.no_grad(), _exact(self.device), _steps(network, on_step):
             waveform = resample(waveform.to(self.device, torch.float32), sample_rate, rate)
             waveform = functional.pad(waveform, (0, max(0, rate - len(waveform))))
             return network(waveform, resample(waveform, rate, semantic_rate)).cpu()
@@ -320,6 +328,25 @@ def _load(network: nn.Module, checkpoint: Checkpoint, prefix: str, device: torch
         weights[name] = weight.float()
     network.load_state_dict(weights, assign=True)
     return settle(network)
+
+
+@contextmanager
+def _steps(network: nn.Module, on_step: OnStep | None) -> Iterator[None]:
+    """Tell of every layer that a network has computed; each of them is computed once."""
+    if on_step is None:
+        yield
+        return
+    layers = [part for part in network.modules() if isinstance(part, _LAYERS)]
+    done = count(1)
+    hooks = [
+        layer.register_forward_hook(lambda *_: on_step(next(done), len(layers))) for layer in layers
+    ]
+    try:
+        on_step(0, len(layers))
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _n_bytes(network: nn.Module | None, *tensors: Tensor) -> int:

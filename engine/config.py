@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+MODEL_TYPE = "higgs_multimodal_qwen3"
+"""What ``config.json`` calls a model of this kind."""
+
 
 def _need(section: Mapping[str, Any], key: str, where: str) -> Any:
     if key not in section or section[key] is None:
@@ -114,7 +117,7 @@ class ModelConfig:
 
 def _refuse_other_models(config: Mapping[str, Any]) -> None:
     kind = config.get("model_type")
-    if kind == "higgs_multimodal_qwen3" and "text_config" in config:
+    if kind == MODEL_TYPE and "text_config" in config:
         if "audio_encoder_config" not in config:
             raise ValueError("config.json: audio_encoder_config is missing")
         return
@@ -124,7 +127,7 @@ def _refuse_other_models(config: Mapping[str, Any]) -> None:
             "LiveVoice speaks with v3, get bosonai/higgs-audio-v3-tts-4b"
         )
     raise ValueError(
-        f"config.json: model_type is '{kind}', expected 'higgs_multimodal_qwen3'; "
+        f"config.json: model_type is '{kind}', expected '{MODEL_TYPE}'; "
         "get bosonai/higgs-audio-v3-tts-4b"
     )
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from . import backend as backends
 from .checkpoint import Checkpoint
 from .clone import Cloning, MakeRoom
-from .codec import decode_stream
+from .codec import OnStep, decode_stream
 from .codes import Codes
 from .dialogue import SpokenTurns
 from .generation import LAST_ATTEMPT, Generation, OnFrame, Request, Superseded, join
@@ -167,6 +167,7 @@ class Engine:
         licence: str = "",
         preview_text: str = "",
         make_room: MakeRoom | None = None,
+        on_step: OnStep | None = None,
     ) -> Voice:
         """Make a voice of a recording; a recording seen before is not encoded again.
 
@@ -181,13 +182,14 @@ class Engine:
             licence: note on what the voice may be used for.
             preview_text: what it is tried out with.
             make_room: called with the bytes that encoding takes, just before it takes them.
+            on_step: called while encoding; what it raises ends it, and nothing is left.
 
         Raises:
             CheckpointError: this checkpoint has no encoder.
             ValueError: the recording can't be used, or the name can't be one.
         """
         return self.cloning.voice(
-            waveform, sample_rate, transcript, make_room,
+            waveform, sample_rate, transcript, make_room, on_step,
             name=name, licence=licence, preview_text=preview_text,
         )  # fmt: skip
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import folder_paths
 
-from ..engine import HOW_TO_GET, STARTER, CheckpointError
+from ..engine import HOW_TO_GET, MODEL_TYPE, STARTER, CheckpointError
 
 FOLDER_TYPE = "tts"
-_MODEL_TYPE = "higgs_multimodal_qwen3"  # in config.json; other TTS packs keep theirs here, too
 _WEIGHTS = "model.safetensors"
 _REAL = "higgs-audio-v3"  # how folders of the real checkpoint are called
 
@@ -96,4 +95,5 @@ def _is_ours(folder: Path) -> bool:
         content = json.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return True  # cut off or unreadable: listed, so that loading it can say what is wrong
-    return isinstance(content, dict) and content.get("model_type") == _MODEL_TYPE
+    # Other TTS packs keep their models here, too.
+    return isinstance(content, dict) and content.get("model_type") == MODEL_TYPE

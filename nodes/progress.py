@@ -1,4 +1,4 @@
-"""How a generation is seen while it runs: the node's bar, and how long it will still take."""
+"""How work is seen while it runs: the node's bar, and how long it will still take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EVERY_S = 1.0
 
 
 def progress(also: Callable[[int, int], None] | None = None) -> Callable[[int, int], None]:
-    """Called once a frame: moves the node's bar, raises when cancel was pressed.
+    """Called once a step, such as a frame: moves the node's bar, raises when cancel was pressed.
 
     Args:
         also: called with the same numbers.

@@ -11,7 +11,7 @@ from comfy_api.latest import io
 from torch import Tensor
 
 from ..engine import Voice as EngineVoice
-from .progress import tell
+from .progress import progress, tell
 from .residency import EnginePatcher, recognised_out_of_memory
 from .voices import name_problem
 from .wires import MODEL, VOICE
@@ -81,6 +81,7 @@ def make_voice(
     What was noticed is shown on the running node.
 
     Raises:
+        InterruptProcessingException: cancelled; it is no Exception in newer ComfyUI.
         ValueError: no audio, or one that can't be used; says why.
     """
     recording, sample_rate, n_clips = _recording(audio)
@@ -91,7 +92,12 @@ def make_voice(
 
     with recognised_out_of_memory():
         voice = model.engine.voice(
-            recording, sample_rate, transcript, name=name, make_room=make_room
+            recording,
+            sample_rate,
+            transcript,
+            name=name,
+            make_room=make_room,
+            on_step=progress(),
         )
     if n_clips > 1:
         joined = f"voice: {n_clips} clips were joined; the transcript must be of all, in order"

@@ -128,6 +128,13 @@ struct Bf16 {
     }
 };
 
+/// Where column c of an activation lies that a GEMM reads: in the order in which the tensor cores
+/// count the columns of a packed block.
+__host__ __device__ __forceinline__ int operand_column(int c) {
+    const int t = c % 32 / 8, step = c % 8 / 4, half = c % 4 / 2;
+    return c / 32 * 32 + 16 * step + 8 * half + 2 * t + c % 2;
+}
+
 /// Index of the 16 bytes that hold columns 8p .. 8p+7 of `row` in a packed bf16 matrix.
 __host__ __device__ inline size_t packed_bf16_piece(int row, int p, int blocks) {
     const int tile = row / kTileRows, half = row % kTileRows / 8, g = row % 8;

@@ -106,6 +106,18 @@ __device__ __forceinline__ void e4m3_to_f16(uint32_t four, uint32_t& low, uint32
         : "r"(four));
 }
 
+/// The same not transposed: four 8 x 8 tiles of 16-bit values, one address of 16 bytes a lane: lane
+/// l gives row l % 8 of tile l / 8.
+__device__ __forceinline__ uint4 load_matrix(const void* shared) {
+    const uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+    uint4 v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+}
+
 /// Keeps a value in its register: the compiler would rather derive it anew each time it is used.
 template <class T>
 __device__ __forceinline__ T keep(T value) {

@@ -2,7 +2,7 @@
 //
 // A block takes one query head and a quarter of the old positions; what it leaves is merged by the
 // reader (AttentionParts). Old keys and values are requested before the kernel waits for its query:
-// the first steps into registers, the rest into L2 by blocks that have nothing else to do.
+// the first steps into registers, the rest into L2.
 #pragma once
 #include "kernels/qk_norm_rope.cuh"
 #include "kernels/residual_gemv.cuh"
@@ -75,6 +75,12 @@ struct KvStream {
 #pragma unroll
         for (int i = 0; i < kDepth; ++i) fetch(i, i);
     }
+    /// What comes after the first steps of all warps. One thread is enough.
+    static __device__ __forceinline__ void prefetch_rest(const KvCache& cache, int kv_head,
+                                                         int begin, int end) {
+        begin += kDepth * kStride;
+        if (begin < end) prefetch_to_l2(cache.at<D>(kv_head, begin), (end - begin) * 4 * D);
+    }
     __device__ __forceinline__ void fetch(int slot, int steps_ahead) {
         if (position + steps_ahead * kStride >= end) return;
         const __nv_bfloat16* at = from + static_cast<size_t>(steps_ahead) * kStride * (2 * D);
@@ -105,29 +111,6 @@ struct KvStream {
         }
     }
 };
-
-/// The old positions of a split.
-struct SplitRange {
-    int begin, end;
-    __device__ __forceinline__ SplitRange(int position, int split) {
-        const int share = ceil_div(position, kAttentionSplits);
-        begin = min(split * share, position);
-        end = min(begin + share, position);
-    }
-};
-
-/// Block `me` of `blocks`: brings to L2 what the others ask for only after their first steps.
-template <int D>
-__device__ __forceinline__ void prefetch_later_steps(const KvCache& cache, int kv_heads,
-                                                     int position, int me, int blocks) {
-    for (int i = me * kAttentionThreads + threadIdx.x; i < kv_heads * kAttentionSplits;
-         i += blocks * kAttentionThreads) {
-        const SplitRange range(position, i % kAttentionSplits);
-        const int begin = range.begin + KvStream<D>::kDepth * KvStream<D>::kStride;
-        if (begin < range.end)
-            prefetch_to_l2(cache.at<D>(i / kAttentionSplits, begin), (range.end - begin) * 4 * D);
-    }
-}
 
 /// Joins the warps through shared memory and writes the block's part of the head.
 template <int D>
@@ -164,19 +147,17 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
     attention_decode_kernel(const float* qkv, HeadShape shape, const int* position_of_step,
                             KvCache cache, __half* out, float* lse) {
     allow_next_kernel();
-    // Final since the frame's first layer kernel: see norm_gemv's first_of_frame.
-    const int position = __ldcg(position_of_step);
-    const int parts = shape.heads * kAttentionSplits;
-    if (blockIdx.x >= parts) {  // keeps a place, see below
-        prefetch_later_steps<D>(cache, shape.kv_heads, position, blockIdx.x - parts,
-                                gridDim.x - parts);
+    if (blockIdx.x >= shape.heads * kAttentionSplits) {  // only keeps a place, see below
         wait_for_previous_kernel();
         return;
     }
     const int head = blockIdx.x / kAttentionSplits, split = blockIdx.x % kAttentionSplits;
     const int kv_head = head / shape.group(), j = threadIdx.x % HeadSlice<D>::kLanes;
-    const SplitRange range(position, split);
-    KvStream<D> old(cache, kv_head, range.begin, range.end);
+    // Final since the frame's first layer kernel: see norm_gemv's first_of_frame.
+    const int position = __ldcg(position_of_step);
+    const int share = ceil_div(position, kAttentionSplits);
+    const int begin = min(split * share, position), end = min(begin + share, position);
+    KvStream<D> old(cache, kv_head, begin, end);
     // These come from memory once a frame, too.
     __shared__ float q_norm[D], k_norm[D];
     __shared__ float2 rope[D / 2];
@@ -187,6 +168,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
     if (threadIdx.x < D / 2)
         rope[threadIdx.x] = shape.rope[static_cast<size_t>(position) * (D / 2) + threadIdx.x];
     __syncthreads();
+    if (threadIdx.x == 0 && head % shape.group() == 0)  // for the heads of its group, too
+        KvStream<D>::prefetch_rest(cache, kv_head, begin, end);
 
     wait_for_previous_kernel();
     HeadSlice<D> q, k, v;

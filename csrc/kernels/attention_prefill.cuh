@@ -11,6 +11,7 @@ template <int D>
 struct AttentionTile {
     static constexpr int kWarps = 4, kThreads = 32 * kWarps;
     static constexpr int kQueries = 16 * kWarps, kKeys = 64;
+    static constexpr int kParts = kKeys / 32;   // that a warp may leave out
     static constexpr int kKeyStride = D + 32;   // 16-byte reads of 4 lanes a row: 64 bytes of shift
     static constexpr int kValueStride = D + 8;  // ldmatrix reads 16 bytes a row: 16 bytes of shift
     static constexpr int kTileValues = kKeys * (kKeyStride + kValueStride);
@@ -30,7 +31,6 @@ __device__ __forceinline__ void fetch_keys(__nv_bfloat16* keys, const KvCache& c
         copy_async(keys + key * Tile::kKeyStride + d, from, valid);
         copy_async(values + key * Tile::kValueStride + d, from + D, valid);
     }
-    copy_async_commit();
 }
 
 /// One warp's 16 queries. Lane (g, t) sees rows g and g + 8.
@@ -55,25 +55,35 @@ struct QueryTile {
     }
 
     /// score[n]: keys 8n + 2t, 8n + 2t + 1 for row g, then for row g + 8; scaled for exp2, masked.
+    /// last_key: the last one that any of the queries sees, counted from first_key.
     __device__ __forceinline__ void scores(float (&score)[Tile::kKeys / 8][4],
                                            const __nv_bfloat16* keys, int first_key,
-                                           int first_position) const {
+                                           int first_position, int last_key) const {
         const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
         const float scale = 1.4426950408889634f * rsqrtf(static_cast<float>(D));
 #pragma unroll
-        for (int n = 0; n < Tile::kKeys / 8; ++n) {
-            score[n][0] = score[n][1] = score[n][2] = score[n][3] = 0.0f;
+        for (int part = 0; part < Tile::kParts; ++part) {
+            float (&own)[4][4] = *reinterpret_cast<float (*)[4][4]>(&score[4 * part]);
 #pragma unroll
-            for (int b = 0; b < D / kBlockColumns; ++b)
-                Bf16::multiply(
-                    score[n], q[b],
-                    load_shared(keys + (n * 8 + g) * Tile::kKeyStride + b * kBlockColumns + 8 * t));
+            for (int n = 0; n < 4; ++n) own[n][0] = own[n][1] = own[n][2] = own[n][3] = 0.0f;
+            if (32 * part <= last_key) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int key = first_key + 8 * n + 2 * t + i % 2;
-                const bool is_seen = key <= first_position + g + (i < 2 ? 0 : 8);
-                score[n][i] = is_seen ? score[n][i] * scale : kNothing;
+                for (int b = 0; b < D / kBlockColumns; ++b)
+#pragma unroll
+                    for (int n = 0; n < 4; ++n)
+                        Bf16::multiply(
+                            own[n], q[b],
+                            load_shared(keys + ((4 * part + n) * 8 + g) * Tile::kKeyStride +
+                                        b * kBlockColumns + 8 * t));
             }
+#pragma unroll
+            for (int n = 0; n < 4; ++n)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int key = first_key + 8 * (4 * part + n) + 2 * t + i % 2;
+                    const bool is_seen = key <= first_position + g + (i < 2 ? 0 : 8);
+                    own[n][i] = is_seen ? own[n][i] * scale : kNothing;
+                }
         }
     }
 
@@ -110,10 +120,11 @@ struct QueryTile {
 
     /// out += weights x values.
     __device__ __forceinline__ void add_values(const float (&weight)[Tile::kKeys / 8][4],
-                                               const __nv_bfloat16* values) {
+                                               const __nv_bfloat16* values, int last_key) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int k = 0; k < Tile::kKeys / 16; ++k) {
+            if (16 * k > last_key) break;
             const uint32_t a[4] = {pack_bf16(weight[2 * k][0], weight[2 * k][1]),
                                    pack_bf16(weight[2 * k][2], weight[2 * k][3]),
                                    pack_bf16(weight[2 * k + 1][0], weight[2 * k + 1][1]),
@@ -146,29 +157,36 @@ __global__ void __launch_bounds__(AttentionTile<D>::kThreads)
     QueryTile<D> tile;
     tile.load(q + static_cast<size_t>(head) * D, heads, mine, S);
     fetch_keys<D>(tiles, cache, head / group, 0, n_keys);
+    copy_async_commit();
     for (int first_key = 0; first_key < n_keys; first_key += Tile::kKeys) {
         const __nv_bfloat16* keys = tiles + first_key / Tile::kKeys % 2 * Tile::kTileValues;
         const __nv_bfloat16* values = keys + Tile::kKeys * Tile::kKeyStride;
-        const int next_key = first_key + Tile::kKeys;  // past the end: an empty tile
-        fetch_keys<D>(tiles + next_key / Tile::kKeys % 2 * Tile::kTileValues, cache, head / group,
-                      next_key, n_keys);
+        const int next_key = first_key + Tile::kKeys;
+        if (next_key < n_keys)
+            fetch_keys<D>(tiles + next_key / Tile::kKeys % 2 * Tile::kTileValues, cache,
+                          head / group, next_key, n_keys);
+        copy_async_commit();
         copy_async_wait<1>();
         __syncthreads();
-        float score[Tile::kKeys / 8][4];
-        tile.scores(score, keys, first_key, first_position + mine);
-        tile.softmax(score);
-        tile.add_values(score, values);
+        const int last_key = min(first_position + mine + 15, n_keys - 1) - first_key;
+        if (last_key >= 0 && mine < S) {
+            float score[Tile::kKeys / 8][4];
+            tile.scores(score, keys, first_key, first_position + mine, last_key);
+            tile.softmax(score);
+            tile.add_values(score, values, last_key);
+        }
         __syncthreads();  // before the tile after the next one overwrites this one
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int s = mine + g + 8 * half;
         if (s >= S) continue;
-        auto* to = out + (static_cast<size_t>(s) * heads + head) * D + 2 * t;
+        auto* to = out + (static_cast<size_t>(s) * heads + head) * D;
 #pragma unroll
         for (int d = 0; d < D / 8; ++d) {
-            to[8 * d] = Format::round(tile.out[d][2 * half] / tile.total[half]);
-            to[8 * d + 1] = Format::round(tile.out[d][2 * half + 1] / tile.total[half]);
+            typename Format::Activation* pair = to + operand_column(8 * d + 2 * t);
+            pair[0] = Format::round(tile.out[d][2 * half] / tile.total[half]);
+            pair[1] = Format::round(tile.out[d][2 * half + 1] / tile.total[half]);
         }
     }
 }

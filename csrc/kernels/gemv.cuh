@@ -82,7 +82,7 @@ struct WeightRing {
 #pragma unroll
             for (int i = 0; i < kMaxSlots; ++i) {
                 barrier_init(arrived(i), copy_bulk_arrivals());
-                barrier_init(was_read(i), kGemvWarps);
+                barrier_init(was_read(i), kGemvThreads);
             }
             barrier_init_fence();
         }
@@ -204,7 +204,8 @@ __device__ __forceinline__ void multiply_share(const WeightRing<Format>& ring, c
             }
         }
         __syncwarp();
-        if (lane == 0) barrier_arrive(ring.was_read(cursor.slot));
+        // Every lane for itself: faster than one lane for its warp, and racecheck can follow it.
+        barrier_arrive(ring.was_read(cursor.slot));
         cursor.next(ring.slots);
         if (left > kSlotBlocks) at.advance(kSlotBlocks - kWarpBlocks);
     }

@@ -19,6 +19,7 @@ struct Launch {
     bool overlap;
     int multiprocessors;
     size_t shared_bytes;  // that a block may take, such that the next kernel's fits beside it
+    bool has_wgmma;       // H100 and H200: matrix products by groups of four warps
 };
 
 /// Launches on this stream of this device.
@@ -28,12 +29,13 @@ inline Launch launch_on(cudaStream_t stream, int device, bool overlap) {
         CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device));
         return value;
     };
-    const bool can_overlap = attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
+    const int major = attribute(cudaDevAttrComputeCapabilityMajor);
+    const bool can_overlap = major >= 9;
     const int half = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 -
                      attribute(cudaDevAttrReservedSharedMemoryPerBlock);
     const int whole = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
     return {stream, overlap && can_overlap, attribute(cudaDevAttrMultiProcessorCount),
-            static_cast<size_t>(overlap && can_overlap ? half : whole)};
+            static_cast<size_t>(overlap && can_overlap ? half : whole), major == 9};
 }
 
 /// Sets what a kernel needs before its first launch on the current device; later calls cost little.
@@ -49,7 +51,7 @@ inline void prepare(const void* kernel, size_t shared_bytes) {
     if (is_new)
         CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                         cudaSharedmemCarveoutMaxShared));
-    constexpr size_t kWithoutAsking = 48 << 10;
+    constexpr size_t kWithoutAsking = 40 << 10;  // of 48 KB; kernels have some of their own as well
     if (shared_bytes > std::max(entry->second, kWithoutAsking)) {
         CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                         static_cast<int>(shared_bytes)));

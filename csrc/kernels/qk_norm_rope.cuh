@@ -96,37 +96,32 @@ struct HeadSlice {
 
 constexpr int kQkThreads = 128;
 
-/// One position by one block; D / 16 lanes take a head at a time.
+/// One position and kQkThreads / kLanes heads by one block.
 template <int D>
 __global__ void qk_norm_rope_kernel(const float* qkv, size_t split_stride, HeadShape shape,
                                     int first_position, __nv_bfloat16* q_out, KvCache cache) {
     constexpr int kLanes = HeadSlice<D>::kLanes;
     allow_next_kernel();
-    wait_for_previous_kernel();
     const int s = blockIdx.x, position = first_position + s, j = threadIdx.x % kLanes;
     const int all_heads = shape.heads + 2 * shape.kv_heads;
     const float2* rope = shape.rope + static_cast<size_t>(position) * (D / 2);
-    // Every lane of a warp stays in the loop: the sums inside are over whole warps.
-    for (int base = 0; base < all_heads; base += kQkThreads / kLanes) {
-        const int head = base + threadIdx.x / kLanes, read = min(head, all_heads - 1);
-        HeadSlice<D> slice;
-        const float* from = qkv + (static_cast<size_t>(s) * all_heads + read) * D;
-        slice.load(from, j);
-        if (split_stride > 0) slice.add(from + split_stride, j);
-        const int kv_head = head - shape.heads;
-        if (read < shape.heads + shape.kv_heads) {
-            HeadSlice<D> rotated = slice;
-            rotated.norm_rope(read < shape.heads ? shape.q_norm : shape.k_norm, rope, shape.eps, j);
-            slice = rotated;
-        }
-        if (head >= all_heads) continue;
-        if (head < shape.heads)
-            slice.store(q_out + (static_cast<size_t>(s) * shape.heads + head) * D, j);
-        else if (kv_head < shape.kv_heads)
-            slice.store(cache.at<D>(kv_head, position), j);
-        else
-            slice.store(cache.at<D>(kv_head - shape.kv_heads, position) + D, j);
-    }
+    const int head = blockIdx.y * (kQkThreads / kLanes) + threadIdx.x / kLanes;
+    const int read = min(head, all_heads - 1);  // every lane stays: the sums are over whole warps
+    wait_for_previous_kernel();
+    HeadSlice<D> slice;
+    const float* from = qkv + (static_cast<size_t>(s) * all_heads + read) * D;
+    slice.load(from, j);
+    if (split_stride > 0) slice.add(from + split_stride, j);
+    HeadSlice<D> rotated = slice;
+    rotated.norm_rope(read < shape.heads ? shape.q_norm : shape.k_norm, rope, shape.eps, j);
+    const int kv_head = head - shape.heads;
+    if (head >= all_heads) return;
+    if (head < shape.heads)
+        rotated.store(q_out + (static_cast<size_t>(s) * shape.heads + head) * D, j);
+    else if (kv_head < shape.kv_heads)
+        rotated.store(cache.at<D>(kv_head, position), j);
+    else
+        slice.store(cache.at<D>(kv_head - shape.kv_heads, position) + D, j);
 }
 
 /// qkv: float32 [S, heads + 2 kv_heads, D], and when split_stride > 0 a second one to be added,
@@ -137,8 +132,10 @@ void qk_norm_rope(const Launch& on, const float* qkv, size_t split_stride, const
                   int S, int first_position, __nv_bfloat16* q_out, const KvCache& cache) {
     LIVEVOICE_CHECK(first_position + S <= cache.capacity, "qk_norm_rope: positions up to ",
                     first_position + S, " do not fit the cache of ", cache.capacity);
-    launch(on, qk_norm_rope_kernel<D>, S, kQkThreads, 0, qkv, split_stride, shape, first_position,
-           q_out, cache);
+    constexpr int kHeads = kQkThreads / HeadSlice<D>::kLanes;
+    const dim3 grid(S, ceil_div(shape.heads + 2 * shape.kv_heads, kHeads));
+    launch(on, qk_norm_rope_kernel<D>, grid, kQkThreads, 0, qkv, split_stride, shape,
+           first_position, q_out, cache);
 }
 
 }  // namespace livevoice

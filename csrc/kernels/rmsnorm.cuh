@@ -7,7 +7,8 @@
 
 namespace livevoice {
 
-constexpr int kNormThreads = 256;
+constexpr int kNormThreads = 512;
+constexpr int kNormPieces = 2;  // float4 a thread: hidden sizes up to 4096
 
 /// Sum of the K splits of a GEMM at element i, in a fixed order; at most four.
 __device__ __forceinline__ float4 sum_splits(const float* partials, int splits, size_t stride,
@@ -24,28 +25,44 @@ __device__ __forceinline__ float4 sum_splits(const float* partials, int splits, 
 }
 
 template <class Format>
-__global__ void rmsnorm_kernel(float* residual, const float* partials, int splits, size_t stride,
-                               const float* weight, float eps, int hidden,
-                               typename Format::Activation* y) {
-    extern __shared__ float4 row[];
+__global__ void __launch_bounds__(kNormThreads)
+    rmsnorm_kernel(float* residual, const float* partials, int splits, size_t stride,
+                   const float* weight, float eps, int hidden, typename Format::Activation* y) {
     __shared__ float scratch[kNormThreads / 32];
     allow_next_kernel();
+    float4 w[kNormPieces], v[kNormPieces];
+#pragma unroll
+    for (int i = 0; i < kNormPieces; ++i) {
+        const int p = threadIdx.x + i * kNormThreads;
+        if (p < hidden / 4) w[i] = reinterpret_cast<const float4*>(weight)[p];
+    }
     wait_for_previous_kernel();
     const size_t offset = static_cast<size_t>(blockIdx.x) * hidden;
     float squares = 0.0f;
-    for (int p = threadIdx.x; p < hidden / 4; p += kNormThreads) {
+#pragma unroll
+    for (int i = 0; i < kNormPieces; ++i) {
+        const int p = threadIdx.x + i * kNormThreads;
+        if (p >= hidden / 4) continue;
         auto* at = reinterpret_cast<float4*>(residual + offset) + p;
         const float4 add = sum_splits(partials, splits, stride, offset + 4 * p);
-        float4 v = *at;
-        v = make_float4(v.x + add.x, v.y + add.y, v.z + add.z, v.w + add.w);
-        if (splits > 0) *at = v;
-        row[p] = v;
-        squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+        v[i] = *at;
+        v[i] = make_float4(v[i].x + add.x, v[i].y + add.y, v[i].z + add.z, v[i].w + add.w);
+        if (splits > 0) *at = v[i];
+        squares += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
     }
     const float scale = rsqrtf(block_sum<kNormThreads>(squares, scratch) / hidden + eps);
-    const auto* values = reinterpret_cast<const float*>(row);
-    for (int i = threadIdx.x; i < hidden; i += kNormThreads)
-        y[offset + i] = Format::round(values[i] * scale * weight[i]);
+#pragma unroll
+    for (int i = 0; i < kNormPieces; ++i) {
+        const int p = threadIdx.x + i * kNormThreads;
+        if (p >= hidden / 4) continue;
+        alignas(8) const typename Format::Activation rounded[4] = {
+            Format::round(v[i].x * scale * w[i].x), Format::round(v[i].y * scale * w[i].y),
+            Format::round(v[i].z * scale * w[i].z), Format::round(v[i].w * scale * w[i].w)};
+        const auto* pairs = reinterpret_cast<const uint32_t*>(rounded);
+        auto* to = reinterpret_cast<uint32_t*>(y + offset + operand_column(4 * p));
+        to[0] = pairs[0];
+        to[4] = pairs[1];
+    }
 }
 
 /// residual: float32 [S, hidden], in place; partials: float32 [splits, stride / hidden, hidden], or
@@ -53,9 +70,11 @@ __global__ void rmsnorm_kernel(float* residual, const float* partials, int split
 template <class Format>
 void rmsnorm(const Launch& on, float* residual, const float* partials, int splits, size_t stride,
              const float* weight, float eps, int S, int hidden, typename Format::Activation* y) {
-    LIVEVOICE_CHECK(hidden % 4 == 0, "rmsnorm: hidden must be a multiple of 4, got ", hidden);
-    launch(on, rmsnorm_kernel<Format>, S, kNormThreads, hidden * sizeof(float), residual, partials,
-           splits, stride, weight, eps, hidden, y);
+    LIVEVOICE_CHECK(hidden % 4 == 0 && hidden <= 4 * kNormPieces * kNormThreads,
+                    "rmsnorm: hidden must be a multiple of 4 up to ",
+                    4 * kNormPieces * kNormThreads, ", got ", hidden);
+    launch(on, rmsnorm_kernel<Format>, S, kNormThreads, 0, residual, partials, splits, stride,
+           weight, eps, hidden, y);
 }
 
 /// The last position of a prompt becomes the residual of the decode kernels, with an empty delta.

@@ -122,6 +122,7 @@ def run(server: Server, prompt: Json, *, timeout_s: float = 120.0) -> Json:
     """Run a prompt; returns what its `TrialHash` nodes showed, all in one dict."""
     entry = wait(server, server.queue(prompt), timeout_s=timeout_s)
     if entry["status"]["status_str"] != "success":
+        say(server.trouble())
         raise PromptFailedError(entry)
     return shown(entry)
 

@@ -12,7 +12,8 @@ from . import gpu
 from .gpu_report import keep
 
 pytestmark = [pytest.mark.cuda, pytest.mark.comfy]
-TEXT = "The old clock in the hall struck seven, and nobody came. " * 3
+# Long: random weights end an utterance whenever they like, and a prompt costs a little by itself.
+TEXT = "The old clock in the hall struck seven, and nobody came. " * 40
 SAMPLING = {"temperature": 0.65, "top_k": 30, "top_p": 1.0}
 MAX_OVERHEAD = 0.03
 
@@ -30,7 +31,7 @@ def prompt(checkpoint, seed, max_seconds):
     return whole
 
 
-@pytest.mark.parametrize(("which", "max_seconds"), [("starter", 0.0), ("real sizes", 40.0)])
+@pytest.mark.parametrize(("which", "max_seconds"), [("starter", 0.0), ("real sizes", 80.0)])
 def test_overhead(server, which, max_seconds):
     """Codes only: the decode loop is where a node could lose time, frame by frame."""
     folder = gpu.STARTER if which == "starter" else gpu.real_checkpoint()
@@ -39,7 +40,7 @@ def test_overhead(server, which, max_seconds):
     engine.load()
     bare, inside = [], []
     gpu.run(server, prompt(name, 1, max_seconds))
-    for seed in (1, 1, 2, 3, 4)[: 3 if gpu.ON_CPU else 5]:
+    for seed in (1, 1, 2) if gpu.ON_CPU else (1, 1, 2, 3):
         began = time.perf_counter()
         codes = engine.codes(
             TEXT, SamplingParams(**SAMPLING, seed=seed), max_seconds=max_seconds or None

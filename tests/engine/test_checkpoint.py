@@ -152,6 +152,25 @@ def test_codec_id_tells_codecs_apart(tiny: Path, tmp_path: Path):
     assert len(set(ids)) == 3
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "quantizer.quantizers.1.codebook.embed",
+        "quantizer.quantizers.7.codebook.embed",
+        "quantizer.quantizers.0.project_out.weight",
+        "quantizer.quantizers.7.project_out.bias",
+        "fc2.weight",
+        "fc2.bias",
+    ],
+)
+def test_codec_id_is_of_every_codebook(tiny: Path, tmp_path: Path, name: str):
+    other = shutil.copytree(tiny, tmp_path / "other")
+    tensors = load_file(tiny / "model.safetensors")
+    tensors[CODEC + name].view(-1)[-1] += 1
+    save_file(tensors, other / "model.safetensors", {"format": "pt"})
+    assert Checkpoint.open(other).codec_id != Checkpoint.open(tiny).codec_id
+
+
 def test_small_tensors_are_the_same_as_by_safetensors(tiny: Path):
     checkpoint = Checkpoint.open(tiny)
     for name, expected in load_file(tiny / "model.safetensors").items():

@@ -157,12 +157,31 @@ def test_an_hour_of_text_is_planned_at_once():
     assert max(each.estimate_s for each in script.utterances) <= 15.0
 
 
-def test_hostile_text_takes_no_time():
-    for text in (" " * 50_000 + "a", "<" * 20_000 + "a", "**" * 10_000 + "a", "a.b" * 10_000,
-                 "[" * 20_000 + "a", "1," * 20_000, "a@" * 10_000,
-                 "\n-" * 10_000 + "a"):  # fmt: skip
-        script = planned(text, Reading())
-        assert script is None or script.account[-1].end == len(text)
+@pytest.mark.parametrize(
+    ("text", "spoken", "n_pieces"),
+    [
+        (" " * 50_000 + "a", "a", 1),
+        ("<" * 20_000 + "a", "<<<a", 1),
+        ("**" * 10_000 + "a", "***a", 1),
+        ("[" * 20_000 + "a", "[[[a", 1),
+        ("a.b" * 10_000, "a.b" * 10_000, 132),
+        ("1," * 20_000, "one," * 20_000, 351),
+        ("a@" * 10_000, "a@" * 10_000, 244),
+    ],
+)
+def test_long_runs_of_signs_are_read_to_their_end(text: str, spoken: str, n_pieces: int):
+    """Where patterns that go back over a run for each of its signs would not come to an end."""
+    script = plan(text, Reading())
+    assert "".join(each.text for each in script.utterances).replace(" ", "") == spoken
+    assert len(script.utterances) == n_pieces
+    assert script.account[-1].end == len(text)
+
+
+def test_a_long_run_of_list_signs_is_read_to_its_end():
+    text = "\n-" * 10_000 + "a"
+    script = plan(text, Reading())
+    assert script.utterances[-1].text.endswith("-a")
+    assert script.account[-1].end == len(text)
 
 
 def test_gaps_by_kind_of_cut():

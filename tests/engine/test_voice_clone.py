@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,52 @@ def test_the_encoder_goes_when_it_is_done(engine, n_encoders, monkeypatch):
     assert n_encoders[1].resident_bytes == 0
 
 
+class Cancelled(BaseException):
+    """As ComfyUI's, which is no Exception."""
+
+
+def test_encoding_tells_its_steps_and_keeps_its_codes(engine):
+    wave, steps = speechlike(1.6, seed=70), []
+    told = Engine(engine.checkpoint.path, "cpu").voice(
+        wave, 24000, on_step=lambda *step: steps.append(step)
+    )
+    total = steps[0][1]
+    assert steps == [(done, total) for done in range(total + 1)]
+    assert torch.equal(told.codes, engine.voice(wave, 24000).codes)
+
+
+def cancel_half_way(done: int, total: int) -> None:
+    if 2 * done >= total:
+        raise Cancelled
+
+
+@pytest.mark.parametrize("at", [0.0, 0.5, 1.0])
+def test_cancelled_encoding_leaves_nothing(engine, n_encoders, at):
+    engine = Engine(engine.checkpoint.path, "cpu")
+    wave = speechlike(1.6, seed=71)
+
+    def cancel(done: int, total: int) -> None:
+        if done == round(at * total):
+            raise Cancelled
+
+    with pytest.raises(Cancelled) as caught:
+        engine.voice(wave, 24000, on_step=cancel)
+    (encoder,) = n_encoders
+    assert encoder.resident_bytes == 0
+    assert not engine.cloning._codes
+    assert engine.resident_bytes == 0
+    in_engine = [
+        value
+        for frame, _ in traceback.walk_tb(caught.value.__traceback__)
+        if frame.f_code.co_filename.endswith(("codec.py", "codec_model.py", "module.py"))
+        for value in frame.f_locals.values()
+    ]
+    assert not any(torch.is_tensor(value) for value in in_engine)
+    voice = engine.voice(wave, 24000)
+    assert len(n_encoders) == 2
+    assert torch.equal(voice.codes, Engine(engine.checkpoint.path, "cpu").voice(wave, 24000).codes)
+
+
 def test_need_bytes_covers_the_weights(engine):
     encoder = cloning.CodecEncoder(engine.checkpoint)
     assert engine.cloning.need_bytes(0.0) >= encoder.resident_bytes > 0
@@ -239,6 +286,9 @@ def test_cuda_gives_the_codes_of_the_cpu_and_keeps_nothing():
         asked = []
         starter.voice(speechlike(8, seed=60 + seed), 24000, make_room=asked.append)
         assert asked[0] > starter.cloning.need_bytes(0.0)
+    with pytest.raises(Cancelled) as caught:
+        starter.voice(speechlike(8, seed=70), 24000, on_step=cancel_half_way)
+    assert torch.cuda.memory_reserved() <= reserved, caught  # while the traceback is alive
     torch.cuda.synchronize()
     assert torch.cuda.memory_reserved() <= reserved
     assert free - torch.cuda.mem_get_info()[0] <= 4 << 20

@@ -107,3 +107,18 @@ def attention(q: Tensor, k: Tensor, v: Tensor, first_position: int) -> Tensor:
     seen = torch.arange(positions)[None] <= first_position + torch.arange(S)[:, None]
     scores = scores.masked_fill(~seen, -math.inf)
     return torch.einsum("hsp,hpd->shd", scores.softmax(-1), v)
+
+
+def operand_order(x: torch.Tensor) -> torch.Tensor:
+    """``[..., columns]`` as matrix kernels read it: `operand_column` of csrc/device/formats.cuh.
+
+    A lane's eight columns, 8t to 8t + 7 of each 32, are the pairs 2t and 2t + 8 of two k16 steps.
+    """
+    blocks = x.unflatten(-1, (-1, 4, 2, 2, 2))  # [..., block, lane t, step, half, pair]
+    return blocks.movedim(-4, -2).flatten(-5).contiguous()
+
+
+def natural_order(x: torch.Tensor) -> torch.Tensor:
+    """The inverse of `operand_order`."""
+    blocks = x.unflatten(-1, (-1, 2, 2, 4, 2))  # [..., block, step, half, lane t, pair]
+    return blocks.movedim(-2, -4).flatten(-5).contiguous()

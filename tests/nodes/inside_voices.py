@@ -10,6 +10,7 @@ import comfy.model_management as management
 import folder_paths
 import pytest
 import torch
+from comfy.utils import ProgressBar
 from livevoice.engine import Engine, load_voice, starter_voices
 from livevoice.nodes import checkpoints, dialogue, voice, voices
 from livevoice.nodes.load_voice import LoadVoice
@@ -99,6 +100,28 @@ def test_voice_asks_for_room_on_a_gpu_only(model, monkeypatch):
     ((n_bytes, device),) = asked
     assert n_bytes > engine.cloning.need_bytes(0)
     assert device == torch.device("cuda", 0)
+
+
+def test_voice_is_cancelled_while_it_is_encoded(model, monkeypatch):
+    shown = []
+
+    def press_cancel(_, done, total):
+        shown.append((done, total))
+        management.interrupt_current_processing(done == total // 2)
+
+    monkeypatch.setattr(ProgressBar, "update_absolute", press_cancel)
+    n_cached = len(model.engine.cloning._codes)
+    with pytest.raises(management.InterruptProcessingException):
+        make(model, sound(seconds=2.6))
+    assert shown[-1][0] == shown[-1][1] // 2
+    assert len(model.engine.cloning._codes) == n_cached
+    assert model.engine.resident_bytes == 0
+    shown.clear()
+    monkeypatch.setattr(ProgressBar, "update_absolute", lambda _, *step: shown.append(step))
+    made, _ = make(model, sound(seconds=2.6))
+    assert len(made.codes) == 65
+    assert shown[0][0] == 0
+    assert shown[-1][0] == shown[-1][1]
 
 
 def test_voice_names_are_judged_before_the_run():

@@ -1,7 +1,7 @@
 """Write ../voices/<name>.safetensors: one utterance of each voice as a reference, for the voice combo and for dialogues.
 
-usage: python -m livevoice.engine.starter.recipe.reference_voices CODES     (CODES: the folder that load_codes.py reads)
-The sentences are of our own templates (text.py); the first utterance with that text is taken.
+usage: python -m livevoice.engine.starter.recipe.reference_voices [CODES]   (CODES: the folder that load_codes.py reads)
+Without CODES, the codes and sentences are those of the files that are there; the rest is written anew. The sentences are of our own templates (text.py); the first utterance with that text is taken.
 """
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 
 from livevoice.engine.checkpoint import Checkpoint
 from livevoice.engine.voice import Voice
-from livevoice.engine.voice_file import save_voice
+from livevoice.engine.voice_file import load_voice, save_voice
 
 SENTENCES = {
     "hibari": "Let us meet at the museum at a quarter past eight. What did Joshua drop in the store?",
@@ -25,13 +25,18 @@ LICENCE = {
 }
 
 if __name__ == "__main__":
-    sys.path.insert(0, sys.argv[1])
-    import load_codes
-
     wanted = dict(SENTENCES)
     folder = Path(__file__).parents[1] / "voices"
     folder.mkdir(exist_ok=True)
-    for name, text, codes in load_codes.read(sys.argv[1]):
+    if len(sys.argv) > 1:
+        sys.path.insert(0, sys.argv[1])
+        import load_codes
+
+        utterances = load_codes.read(sys.argv[1])
+    else:
+        there = [load_voice(folder / f"{name}.safetensors") for name in SENTENCES]
+        utterances = [(voice.name, voice.transcript, voice.codes.numpy()) for voice in there]
+    for name, text, codes in utterances:
         if wanted.get(name) == text:
             del wanted[name]
             voice = Voice(torch.from_numpy(codes.astype("int64")), text, name, LICENCE[name], PREVIEW, Checkpoint.open("starter").codec_id)

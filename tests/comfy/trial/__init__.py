@@ -141,10 +141,13 @@ class TrialStage(io.ComfyNode):
 
     @classmethod
     def execute(cls, model, stage, kind, nonce):
-        if kind == "real out of memory":  # at the nonce-th allocation, stream or capture
+        if model.engine.device.type == "cuda":  # one that no step reached must not strike later
             engine_module = type(model.engine).__module__.rpartition(".")[0]
+            fault = sys.modules[f"{engine_module}.native"]._extension().inject_fault
+            fault(0)
+        if kind == "real out of memory":  # at the nonce-th allocation, stream or capture
             model.engine.unload()
-            sys.modules[f"{engine_module}.native"]._extension().inject_fault(nonce)
+            fault(nonce)
         elif stage != "none":
             arm(model.engine, stage, kind)
         return io.NodeOutput(model)
