@@ -62,6 +62,7 @@ def wheels(pythons: dict[str, Path], work: Path) -> None:
     built = sorted(dist.glob("*.whl"))
     for wheel in built:
         check(wheel, pythons, tools)
+    same_but_extension([wheel for wheel in built if "starter" not in wheel.name])
     DIST.mkdir(exist_ok=True)
     for old in DIST.glob("*.whl"):
         old.unlink()
@@ -91,6 +92,19 @@ def check(wheel: Path, pythons: dict[str, Path], tools: Path) -> None:
     if size > LIMIT_BYTES and "starter" not in wheel.name:
         raise SystemExit(f"release: {wheel.name} has {size} bytes, more than {LIMIT_BYTES}")
     say(f"release: {wheel.name} {size / 1e6:.2f} MB{note}")
+
+
+def same_but_extension(built: list[Path]) -> None:
+    """Every wheel holds the files of the pure one, which the tests check, and one extension."""
+    files = {}
+    for wheel in built:
+        with zipfile.ZipFile(wheel) as archive:
+            files[wheel.name] = {*archive.namelist()}
+    (pure,) = [names for name, names in files.items() if TAG not in name]
+    for name, names in files.items():
+        extensions = list(filter(EXTENSION.fullmatch, names))
+        if names - {*extensions} != pure or len(extensions) != (TAG in name):
+            raise SystemExit(f"release: {name} holds other files than the pure wheel")
 
 
 def traces_of_this_machine(binary: bytes) -> list[str]:
