@@ -56,8 +56,9 @@ def speak(backend, n: int = 30) -> torch.Tensor:
     return torch.stack(list(backend.decode(SAMPLING, stream=0, max_rows=n)))
 
 
-def free_bytes() -> int:
-    gc.collect()
+def free_bytes(collect: bool = True) -> int:
+    if collect:
+        gc.collect()  # takes longer than a cycle of the starter
     torch.cuda.synchronize()
     return torch.cuda.mem_get_info()[0]
 
@@ -74,7 +75,7 @@ def test_cycles_leave_nothing_and_change_nothing(checkpoint: Checkpoint):
             expected, baseline = rows, free_bytes()
         elif backend.precision == "fp8":
             assert torch.equal(rows, expected)
-        free.append(free_bytes())
+        free.append(free_bytes(collect=cycle in {1, CYCLES}))
     assert min(free[1:]) >= baseline - SLACK_BYTES
     assert free[-1] >= free[1] - (1 << 16), "the free memory falls from cycle to cycle"
 
