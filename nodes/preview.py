@@ -118,6 +118,11 @@ class Preview:
         )
         self._n_samples += len(pcm)
 
+    def hush(self) -> None:
+        """Have the player fall silent; sound that still comes is kept and not played."""
+        if self._client_id is not None:
+            self._server.send_sync(EVENT, {"kind": "hush", **self._place}, self._client_id)
+
     def end(self, reason: str) -> None:
         """Say that no more will come: "done", "cancelled" or "failed"."""
         self._over.set()
@@ -140,8 +145,7 @@ class Preview:
         """Hush the player as soon as cancel is pressed; the generation hears it a frame later."""
         while not self._over.wait(_CANCEL_POLL_S):
             if management.processing_interrupted():
-                hush = {"kind": "hush", **self._place}
-                self._server.send_sync(EVENT, hush, self._client_id)
+                self.hush()
                 return
 
 

@@ -72,6 +72,7 @@ class StreamingPreview(io.ComfyNode):
                 on_frame=preview.on_frame,
             )
             if codes.stop_reason == "cancelled":  # the last frames had not become a chunk yet
+                preview.hush()  # before they are decoded, which takes its time
                 model.make_resident()
                 waveform = model.engine.decode(codes)
                 preview.send(waveform[preview.n_samples :])

@@ -168,12 +168,14 @@ def test_slower_than_real_time_says_so_and_pauses_rarely(tabs, server):
     assert len(pauses(tab, audio(server))) <= 1 or late_s(tab, 0.6) > 0.05
 
 
-def test_cancel_is_silence_at_once_and_what_was_made_stays(tabs, server):
+@pytest.mark.parametrize("stall_s", [0.0, 4.0])
+def test_cancel_is_silence_at_once_and_what_was_made_stays(tabs, server, stall_s):
+    """Also while the engine is stuck: nobody waits for it, nor for the decoding of what is left."""
     tab = tabs(server)
-    # The engine is stuck for four seconds when cancel is pressed: nobody waits for it.
-    start(tab, server, paced(5, stall_at_s=2.0, stall_s=4.0))
+    start(tab, server, paced(5, stall_at_s=2.0 if stall_s else 0.0, stall_s=stall_s))
     tab.wait_for_state("playing")
-    wait(lambda: len(tab.messages()) >= 6)  # the beginning and the five chunks before the stall
+    # The beginning, and the first four chunks or all five that come before the engine is stuck.
+    wait(lambda: len(tab.messages()) >= (6 if stall_s else 5))
     cancelled_s = tab.cancel()
     tab.wait_for_state("stopped")
     tab.wait_for_words("Cancelled")
@@ -181,7 +183,7 @@ def test_cancel_is_silence_at_once_and_what_was_made_stays(tabs, server):
     print(f"\nsilent {took_s * 1000:.0f} ms after cancel")
     assert took_s < 0.2
     clip = audio(server)
-    assert 1.0 < len(clip) / SAMPLE_RATE < 2.5, "keep_partial is on in the example"
+    assert 0.5 < len(clip) / SAMPLE_RATE < 2.5, "keep_partial is on in the example"
     assert replays(tab, clip)
 
 

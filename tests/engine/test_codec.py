@@ -226,7 +226,7 @@ def test_decoding_needs_neither_transformers_nor_torchaudio():
         try:
             CodecEncoder(checkpoint)
         except RuntimeError as error:
-            assert "pip install transformers" in str(error)
+            assert "pip install -U transformers" in str(error)
         else:
             raise AssertionError("encoding went on without transformers")
     """

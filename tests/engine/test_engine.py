@@ -134,7 +134,7 @@ def test_unload_from_another_thread_ends_the_generation():
     assert engine.resident_bytes == 0
     list(chunks)  # ends without an error
     assert generation.codes.stop_reason == "cancelled"
-    assert len(generation.codes.frames) > 10
+    assert len(generation.codes.frames) >= 7  # what the first chunk needs
 
 
 def test_decoding_loads_and_says_when_it_was_unloaded(spoken):
