@@ -37,22 +37,36 @@ TESTS = {
     "drop": ("naive", "drop", False),
 }  # fmt: skip
 
+# In front of a set of flags: the same beside the checkpoint of the real sizes.
+REAL = "real: "
+
+
+def _test(name: str) -> tuple[str, str, bool]:
+    beside = "test_speech_picture_speech and{} real"
+    if name.startswith(REAL):
+        return ("beside", beside.format(""), True)
+    return TESTS.get(name, ("beside", beside.format(" not"), False))
+
+
+def _file(name: str) -> str:
+    return name.replace(": ", "-").replace(" ", "-")
+
 
 def started(name: str, seconds: float, folder: Path) -> subprocess.Popen[bytes]:
     """One pytest."""
-    file, choice, _ = TESTS.get(name, ("beside", "test_speech_picture_speech and not real", False))
+    file, choice, _ = _test(name)
     share = 4 if name == "real" else 1  # of the budget that this test takes
     env = {
-        "LIVEVOICE_REPORT": str(folder / f"{name}.json"),
+        "LIVEVOICE_REPORT": str(folder / f"{_file(name)}.json"),
         "LIVEVOICE_BUDGET_S": str(share * max(5.0, seconds - _STARTS_S)),
         "LIVEVOICE_ROUNDS": os.environ.get(
             "LIVEVOICE_ROUNDS", "1000" if file != "faults" else "500"
         ),
-        "LIVEVOICE_FLAGS": name,
+        "LIVEVOICE_FLAGS": name.removeprefix(REAL),
         "LIVEVOICE_RESERVE_GB": RESERVED_GB,
     }
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-k", choice]
-    with (folder / f"{name}.log").open("wb") as log:
+    with (folder / f"{_file(name)}.log").open("wb") as log:
         return subprocess.Popen(
             [*command, f"tests/comfy/test_gpu_{file}.py"],
             env={**os.environ, **env}, stdout=log, stderr=subprocess.STDOUT,
@@ -67,11 +81,11 @@ def main(seconds: float, folder: Path, names: list[str]) -> int:
     running = {
         name: started(name, seconds, folder)
         for name in names
-        if name in TESTS and not TESTS[name][2]
+        if name in TESTS and not _test(name)[2]
     }
     image_model.made(picture_path(), BACK_ENDS / NEWEST, size, dict(os.environ))
     for name in names:
-        if name not in TESTS:
+        if name not in TESTS and not _test(name)[2]:
             running[name] = started(name, end - time.monotonic(), folder)
     gpu.real_checkpoint()
     for name in names:
@@ -94,7 +108,10 @@ def _outcome(process: subprocess.Popen[bytes], end: float) -> str:
 def _merge(folder: Path, outcomes: dict[str, str]) -> None:
     rows = {}
     for name, outcome in outcomes.items():
-        file, log = folder / f"{name}.json", (folder / f"{name}.log").read_text("utf-8", "replace")
+        file, log = (
+            folder / f"{_file(name)}.json",
+            (folder / f"{_file(name)}.log").read_text("utf-8", "replace"),
+        )
         if file.is_file():
             rows |= json.loads(file.read_text("utf-8"))
         gpu_report.say(f"{name}: {outcome}")
@@ -107,5 +124,5 @@ def _merge(folder: Path, outcomes: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    chosen = sys.argv[3:] or [*TESTS, *FLAGS]
+    chosen = sys.argv[3:] or [*TESTS, *FLAGS, *(REAL + name for name in FLAGS)]
     sys.exit(main(float(sys.argv[1]), Path(sys.argv[2]), chosen))
