@@ -23,11 +23,12 @@ from .clone import Cloning, MakeRoom
 from .codec import OnStep, decode_stream
 from .codes import Codes
 from .dialogue import SpokenTurns
-from .generation import LAST_ATTEMPT, Generation, OnFrame, Request, Superseded, join
+from .generation import Generation, OnFrame, Request, Superseded, join
 from .joining import Joiner
 from .prompt import PromptBuilder
 from .sampling import SamplingParams
 from .script import Reading, Utterance
+from .speaking import LAST_ATTEMPT
 from .text import plan
 from .voice import Voice
 
