@@ -150,6 +150,11 @@ class Generation:
         """The one loop. Yields frames as they are completed; may be started once."""
         return (step for step in self._start() if step.codes is not None)
 
+    @property
+    def n_heard(self) -> int:
+        """Utterances that were yielded to their end."""
+        return len(self._done)
+
     def close(self) -> None:
         """Cancel; idempotent. What was made stays in :attr:`codes`."""
         if self._steps is not None:
@@ -241,21 +246,20 @@ class Generation:
         whole = [index for index, each in self._begun.items() if each.reason is not None]
         first = len(self._done)
         for index in range(first, max([first, *whole]) + 1) if self._begun else ():
-            if index in self._begun:
-                yield self._spoken(self._begun[index])
-            elif self._needs_nobody(index):
-                yield self._given(index)
+            begun = self._begun.get(index)
+            yield self._given(index) if begun is None else self._spoken(begun)
 
     def _needs_nobody(self, index: int) -> bool:
         return index in self._request.kept or not self._request.utterances[index].text
 
     def _given(self, index: int) -> SpokenUtterance:
-        """An utterance that nobody has to speak: kept, or silence."""
+        """An utterance that nobody has begun: kept, silence, or cancelled before it came to it."""
         request, utterance = self._request, self._request.utterances[index]
         if index in request.kept:
             return request.kept[index]
         frames = torch.empty((0, self._engine.checkpoint.config.n_codebooks), dtype=torch.int64)
-        return SpokenUtterance("", frames, "eoc", request.first_attempt, utterance.gap_s)
+        reason, gap_s = ("cancelled", 0.0) if utterance.text else ("eoc", utterance.gap_s)
+        return SpokenUtterance(utterance.text, frames, reason, request.first_attempt, gap_s)
 
     def _spoken(self, speaking: Speaking) -> SpokenUtterance:
         N = self._engine.checkpoint.config.n_codebooks
