@@ -17,6 +17,8 @@ from .progress import progress
 from .residency import EnginePatcher, recognised_out_of_memory
 from .wires import MODEL, READING, VOICE
 
+UNLOADED = "LiveVoice: the model was unloaded while it spoke; run it again"
+
 _DEFAULTS = SamplingParams()
 _TEXT = "Good morning! This is LiveVoice, speaking from a workflow."
 
@@ -187,5 +189,5 @@ def run(
         generation.close()
     codes = generation.codes
     if codes.stop_reason == "cancelled" and not (keep_partial and codes.seconds):
-        raise RuntimeError("LiveVoice: the model was unloaded while it spoke; run it again")
+        raise RuntimeError(UNLOADED)
     return codes
