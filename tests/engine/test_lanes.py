@@ -135,14 +135,14 @@ def scripted(tiny):
         decode_window=lambda codes, lead=0, tail=0: torch.ones((len(codes) - lead - tail) * hop),
         unload=lambda: None, resident_bytes=0,
     )  # fmt: skip
-    build = engine.prompts.build
+    build, texts = engine.prompts.build, engine._backend.texts
 
-    def counted(text, voice=None):
+    def noted(text, voice=None):
         prompt = build(text, voice)
-        engine._backend.texts[tuple(prompt.ids.tolist())] = text
+        texts[tuple(prompt.ids.tolist())] = text
         return prompt
 
-    engine.prompts.build = counted
+    engine.prompts.build = noted
     return engine
 
 
@@ -183,14 +183,16 @@ def test_a_cancel_or_an_unload_keeps_all_that_is_whole(scripted, lengths, most, 
     finished = Counter()
     generation = run(scripted, lengths, most)
     steps = generation._start()
-    for number, step in enumerate(steps):
-        finished[step.utterance] += step.codes is None
-        if number == at and is_unload:
-            scripted.unload()
-        elif number == at:
-            generation.close()
-            break
-    scripted._backend, scripted._codec = backend, codec
+    try:
+        for number, step in enumerate(steps):
+            finished[step.utterance] += step.codes is None
+            if number == at and is_unload:
+                scripted.unload()
+            elif number == at:
+                generation.close()
+                break
+    finally:
+        scripted._backend, scripted._codec = backend, codec
     made, wanted = generation.codes.utterances, whole.codes.utterances
     assert len(made) >= sum(finished.values())
     for mine, theirs in zip(made, wanted, strict=False):
