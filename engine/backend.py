@@ -65,11 +65,49 @@ class Backend(Protocol):
         Ends after the last row of the speech, after ``max_rows``, or where the context ends.
         """
 
+    def max_lanes(self, prefix_rows: int, lane_rows: int) -> int:
+        """Most lanes of ``lane_rows`` positions behind a shared prefix that fit the context.
+
+        Less than 2 where speaking side by side gains nothing.
+        """
+
+    def lanes(self, n_lanes: int, prefix: Prompt, lane_rows: int) -> Lanes:
+        """Cut the KV cache into lanes.
+
+        Args:
+            n_lanes: 1 or more, as many as :meth:`max_lanes` allows.
+            prefix: what all prompts begin with; may be of no positions.
+            lane_rows: positions of each lane behind it, prompt and speech together.
+        """
+
     def force(self, row: Tensor) -> None:
         """Teacher forcing: feed ``row``, int64 ``[N]``, instead of a sampled one."""
 
     def unload(self) -> None:
         """Free everything; idempotent, never raises."""
+
+
+class Lanes(Protocol):
+    """Sequences that are decoded together, until the backend's ``prefill`` ends them.
+
+    Each lane's rows are a function of its own prompt, sampling and stream: not of the other lanes,
+    of how many there are, or of their length.
+    """
+
+    def start(
+        self, lane: int, prompt: Prompt, sampling: SamplingParams, *, stream: int, max_rows: int
+    ) -> None:
+        """Read the prompt, which begins with the shared prefix, and begin to speak."""
+
+    def stop(self, lane: int) -> None:
+        """The caller wants no more of this lane; harmless when it has ended."""
+
+    def step(self) -> list[list[int] | None]:
+        """The next delayed row of each lane, N codes, with the BOC ramp applied.
+
+        None for a lane that was not started, was stopped, or has spoken ``max_rows``; at least one
+        must be speaking.
+        """
 
 
 class Codec(Protocol):

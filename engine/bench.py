@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from . import bench_model, bench_peers
+from . import bench_hour, bench_model, bench_peers
 from .backend import Backend
 from .engine import Engine
 from .prompt import Prompt
@@ -43,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--peers", action="store_true", help="also time transformers and a captured torch graph"
+    )
+    parser.add_argument(
+        "--hour", action="store_true", help="also time an hour of speech from one text"
     )
     parser.add_argument("--runs", type=int, default=5, help="timings of each figure (median)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
@@ -73,6 +76,8 @@ def _all_precisions(options: argparse.Namespace, model: str | Path) -> dict[str,
             f"{engine.checkpoint.path.name} on {_machine(engine.device)}, {engine.backend_reason}"
         )
         measured = measure(engine, options.runs)
+        if options.hour:
+            measured |= bench_hour.measure(engine)
         engine.unload()
         if i > 0:
             measured = {_with_precision(key, precision): each for key, each in measured.items()}
@@ -155,6 +160,7 @@ def _backend_figures(engine: Engine, runs: int) -> dict[str, float]:
                 figures[f"decode_ms.{precision}.pos{position}"] = statistics.median(took)
         if backend.name == "native":
             figures |= _floor_figures(backend, limit, runs)
+            figures |= _lane_figures(backend, runs)
     return figures
 
 
@@ -174,6 +180,17 @@ def _floor_figures(backend: Backend, limit: int, runs: int) -> dict[str, float]:
             figures[f"step_gpu_ms.{precision}.pos{position}"] = took
             figures[f"floor_ms.{precision}.pos{position}"] = floor
             figures[f"share_of_floor.{precision}.pos{position}"] = floor / took
+    return figures
+
+
+def _lane_figures(backend: Backend, runs: int) -> dict[str, float]:
+    """Time of a step of all lanes on the GPU alone, as many lanes as there may be."""
+    figures, position = {}, 500
+    n_lanes = backend.max_lanes(0, position + 1)
+    if n_lanes > 1:
+        took = (backend.time_lanes_ms(n_lanes, position) for _ in range(3 * runs))
+        key = f"lanes_ms.{backend.precision}.{n_lanes}.pos{position}"
+        figures[key] = statistics.median(took)
     return figures
 
 

@@ -170,32 +170,45 @@ def decode_stream(
             "codec: chunks need 1 frame or more and a look-ahead of at most "
             f"{CONTEXT_FRAMES} frames, got {schedule}"
         )
-    return _decode_chunks(decode_window, _checked(frames, config), steps)
+
+    def checked(window: list[Tensor], n_before: int) -> Tensor:
+        codes = torch.stack(window)
+        _check_codes(codes, config, first_frame=n_before)
+        return codes
+
+    return _decode_chunks(decode_window, _of_one_shape(frames, config), steps, checked)
 
 
 def _decode_chunks(
-    decode_window: DecodeWindow, frames: Iterable[Tensor], steps: Schedule
+    decode_window: DecodeWindow,
+    frames: Iterable[Tensor],
+    steps: Schedule,
+    checked: Callable[[list[Tensor], int], Tensor],
 ) -> Iterator[Tensor]:
     window: list[Tensor] = []
-    lead = 0
+    lead = n_before = 0  # frames before the window
     steps = chain(steps, repeat(steps[-1]))
     size, ahead = next(steps)
     for frame in frames:
         window.append(frame)
         if len(window) == lead + size + ahead:
-            yield decode_window(torch.stack(window), lead, ahead)
+            yield decode_window(checked(window, n_before), lead, ahead)
             done = lead + size
             lead = min(done, CONTEXT_FRAMES)
             del window[: done - lead]
+            n_before += done - lead
             size, ahead = next(steps)
     if len(window) > lead:
         window += [window[-1]] * CONTEXT_FRAMES
-        yield decode_window(torch.stack(window), lead, CONTEXT_FRAMES)
+        yield decode_window(checked(window, n_before), lead, CONTEXT_FRAMES)
 
 
-def _checked(frames: Iterable[Tensor], config: CodecConfig) -> Iterator[Tensor]:
+def _of_one_shape(frames: Iterable[Tensor], config: CodecConfig) -> Iterator[Tensor]:
+    """Frames that make a window; what is in them is looked at by the window, which costs less."""
+    shape, dtype = (config.n_codebooks,), torch.int64
     for index, frame in enumerate(frames):
-        _check_codes(frame.unsqueeze(0), config, first_frame=index)
+        if frame.shape != shape or frame.dtype != dtype:
+            _check_codes(frame.unsqueeze(0), config, first_frame=index)
         yield frame
 
 

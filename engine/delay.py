@@ -7,6 +7,9 @@ defines it (sglang-omni ``codebook_layout.py`` and ``sampler.py``).
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -79,8 +82,8 @@ class EndOfSpeech:
         """Whether EOC was seen."""
         return self._remaining is not None
 
-    def push(self, row: Tensor) -> bool:
-        """Take the next row, int64 ``[N]``; True when it is the last."""
+    def push(self, row: Sequence[int] | Tensor) -> bool:
+        """Take the next row, N codes; True when it is the last."""
         if self._remaining is not None:
             self._remaining = max(0, self._remaining - 1)
         elif self._n_rows >= self._n_codebooks and int(row[0]) == self._eoc:
@@ -93,19 +96,20 @@ class Undelay:
     """Streaming un-delay: rows in, frames out, each as soon as its last codebook has arrived.
 
     Special ids (BOC, EOC) that were sampled in mid-speech leave as code 0, as in the reference
-    server: the codec has no entry for them.
+    server: the codec has no entry for them. Rows and frames are plain numbers: making tensors of
+    eight costs more than all else that is done with them.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         self._n_codebooks = config.n_codebooks
         self._codebook_size = config.codebook_size
-        self._rows: list[Tensor] = []
+        self._rows: deque[Sequence[int]] = deque(maxlen=config.n_codebooks)
 
-    def push(self, row: Tensor) -> Tensor | None:
-        """Take the next row, int64 ``[N]``; return the frame that it completes, int64 ``[N]``."""
+    def push(self, row: Sequence[int]) -> tuple[int, ...] | None:
+        """Take the next row, N codes; return the frame that it completes, N codes."""
         self._rows.append(row)
         if len(self._rows) < self._n_codebooks:
             return None
-        frame = torch.stack([self._rows[n][n] for n in range(self._n_codebooks)])
-        self._rows.pop(0)
-        return torch.where(frame < self._codebook_size, frame, 0)
+        size = self._codebook_size
+        diagonal = [delayed[n] for n, delayed in enumerate(self._rows)]
+        return tuple([code if code < size else 0 for code in diagonal])

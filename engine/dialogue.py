@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 
 from .codes import Codes, SpokenUtterance
-from .generation import OnFrame
+from .generation import Generation, OnFrame, Request
 from .sampling import SamplingParams
-from .script import LONGEST_GAP_S
+from .script import LONGEST_GAP_S, Reading
+from .speaking import Role
+from .text import plan
 from .turns import Turn
 from .voice import Voice
 
@@ -103,7 +105,7 @@ def speak_turns(
     on_frame: OnFrame | None = None,
     **options: object,
 ) -> Iterator[Codes]:
-    """Speak turns one after the other; those spoken before with the same settings are remembered.
+    """Speak turns, side by side where the backend can; those spoken before are remembered.
 
     Args:
         engine: speaks.
@@ -111,21 +113,89 @@ def speak_turns(
         voices: by the turns' speakers.
         sampling: parameters, and the seed that each turn's own seed is derived from.
         takes: which take of a turn (numbered from 1) is wanted, where it is not the first (0).
-        on_frame: called once a frame with the turn's (frames so far, frames expected).
+        on_frame: called once a frame with (frames so far, frames expected) of all that has to be
+            spoken; what it raises ends the dialogue, and turns that are whole stay remembered.
         **options: of the engine's ``stream``: max_seconds, retries, reading.
 
     Yields:
-        The codes of each turn.
+        The codes of each turn, in order; none after one that was cancelled by an unload.
+
+    Raises:
+        ValueError: as the engine's ``stream``.
     """
+    lines: list[_Line] = []
     for number, turn in enumerate(turns, start=1):
         own = replace(sampling, seed=turn_seed(sampling.seed, turn, (takes or {}).get(number, 0)))
-        voice = voices[turn.speaker]
-        key = (turn.text, voice.content_hash, own, *sorted(options.items()))
-        codes = engine.spoken.get(key)
-        if codes is None:
-            codes = engine.codes(turn.text, own, voice=voice, on_frame=on_frame, **options)
-            engine.spoken.put(key, codes)
-        yield codes
+        lines.append(_Line(turn, voices[turn.speaker], own, options))
+    new = [line for line in lines if engine.spoken.get(line.key) is None]
+    generation = _generation(engine, new, sampling, on_frame, **options)
+    frames = generation.frames()
+    try:
+        for line in lines:
+            while line in new and generation.n_heard < line.end and next(frames, None):
+                pass
+            codes = line.codes(generation) if line in new else engine.spoken.get(line.key)
+            yield codes
+            if codes.stop_reason == "cancelled":
+                return
+    finally:
+        generation.close()
+        for line in new:
+            engine.spoken.put(line.key, line.codes(generation))
+
+
+class _Line:
+    """A turn that may have to be spoken: its draws, and which utterances of the whole are its."""
+
+    def __init__(
+        self, turn: Turn, voice: Voice, sampling: SamplingParams, options: Mapping[str, object]
+    ) -> None:
+        self.voice, self.sampling = voice, sampling
+        self.key = (turn.text, voice.content_hash, sampling, *sorted(options.items()))
+        self.script = plan(turn.text, options.get("reading"), has_voice=True)
+        self.first = 0
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.script.utterances)
+
+    def codes(self, generation: Generation) -> Codes:
+        """What was spoken of it so far."""
+        codes = generation.codes
+        own = codes.utterances[self.first : self.end]
+        if len(own) < len(self.script.utterances):
+            nothing = torch.empty((0, self.voice.codes.shape[1]), dtype=torch.int64)
+            own = (*own, SpokenUtterance("", nothing, "cancelled"))
+        return replace(codes, utterances=own, sampling=self.sampling, notes=self.script.notes)
+
+
+def _generation(
+    engine: Engine,
+    lines: list[_Line],
+    sampling: SamplingParams,
+    on_frame: OnFrame | None,
+    *,
+    max_seconds: float | None = None,
+    retries: int = 0,
+    reading: Reading | None = None,  # noqa: ARG001  (the scripts are made already)
+) -> Generation:
+    """One generation of all lines, in which every utterance has the voice and seed of its line."""
+    roles: dict[int, Role] = {}
+    for line in lines:
+        line.first = len(roles)
+        for number in range(len(line.script.utterances)):
+            roles[len(roles)] = Role(line.sampling, line.voice, number)
+    return engine.generation(
+        Request(
+            utterances=tuple(each for line in lines for each in line.script.utterances),
+            sampling=sampling,
+            voice=None,
+            max_seconds=max_seconds,
+            retries=retries,
+            on_frame=on_frame or (lambda _done, _total: None),
+            roles=roles,
+        )
+    )
 
 
 def turn_seed(seed: int, turn: Turn, take: int = 0) -> int:

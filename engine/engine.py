@@ -23,11 +23,12 @@ from .clone import Cloning, MakeRoom
 from .codec import OnStep, decode_stream
 from .codes import Codes
 from .dialogue import SpokenTurns
-from .generation import LAST_ATTEMPT, Generation, OnFrame, Request, Superseded, join
+from .generation import Generation, OnFrame, Request, Superseded, join
 from .joining import Joiner
 from .prompt import PromptBuilder
 from .sampling import SamplingParams
 from .script import Reading, Utterance
+from .speaking import LAST_ATTEMPT
 from .text import plan
 from .voice import Voice
 
@@ -231,7 +232,7 @@ class Engine:
             same_voice=reading.same_voice,
             notes=script.notes,
         )
-        return self._generation(request)
+        return self.generation(request)
 
     def reroll(
         self, codes: Codes, index: int, take: int = 1, *, on_frame: OnFrame | None = None, **options
@@ -276,14 +277,14 @@ class Engine:
         )
         if options:
             raise TypeError(f"reroll: unknown options {sorted(options)}")
-        return self._generation(request)
+        return self.generation(request)
 
-    def _generation(self, request: Request) -> Generation:
-        if request.voice is not None:
-            config = self.checkpoint.config
-            request.voice.check_fits(
-                config.n_codebooks, config.codebook_size, self.checkpoint.codec_id
-            )
+    def generation(self, request: Request) -> Generation:
+        """What :meth:`stream` returns, of a request made elsewhere; errors as there."""
+        config, codec_id = self.checkpoint.config, self.checkpoint.codec_id
+        for voice in (request.voice, *(role.voice for role in request.roles.values())):
+            if voice is not None:
+                voice.check_fits(config.n_codebooks, config.codebook_size, codec_id)
         if request.retries < 0:
             raise ValueError(f"retries must be 0 or more, got {request.retries}")
         if request.max_seconds is not None and not request.max_seconds > 0:

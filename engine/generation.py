@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from . import lanes
 from .codes import Codes, SpokenUtterance
-from .delay import EndOfSpeech, Undelay
-from .duration import cap_s
-from .guard import RunawayGuard
+from .duration import cap_s, estimate_s
 from .joining import Joiner
-from .sampling import SamplingParams, stream_id
+from .sampling import SamplingParams
 from .script import Utterance
+from .speaking import Limits, Role, Speaking
 from .tags import plain
 from .voice import Voice
 
@@ -35,11 +35,10 @@ logger = logging.getLogger(__name__)
 OnFrame = Callable[[int, int], None]
 """Called once a frame with (frames so far, frames expected in all, at least as many)."""
 
-LAST_ATTEMPT = 0xFF
-"""Highest sub-seed; see :func:`.sampling.stream_id`."""
-
 VOICE_S = 1.5
 """Shortest utterance that serves as the voice of those after it."""
+
+_USUAL_PACE = 1.2  # real speech stays below it, see :func:`.duration.cap_s`
 
 
 @dataclass(frozen=True)
@@ -79,6 +78,7 @@ class Request:
         kept: utterances that were spoken before and stay, by index.
         first_attempt: sub-seed that the others begin with.
         same_voice: whether the first utterance is the voice of the others when there is none.
+        roles: voice and draws of each utterance, by index, where they are not those of all.
         notes: for :attr:`.codes.Codes.notes`.
     """
 
@@ -91,6 +91,7 @@ class Request:
     kept: Mapping[int, SpokenUtterance] = field(default_factory=dict)
     first_attempt: int = 0
     same_voice: bool = False
+    roles: Mapping[int, Role] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -103,10 +104,8 @@ class Generation:
     def __init__(self, engine: Engine, request: Request) -> None:
         self._engine = engine
         self._request = request
-        self._done: list[SpokenUtterance] = []
-        self._running: list[Tensor] = []  # frames of the running attempt
-        self._current: Utterance | None = None  # None between utterances
-        self._attempt = 0
+        self._done: list[SpokenUtterance] = []  # heard to their end, in order
+        self._begun: dict[int, Speaking] = {}  # the others that were begun, by index
         self._steps: Iterator[Frame] | None = None
         rate = engine.checkpoint.codec_config.frame_rate_hz
         todo = [
@@ -118,12 +117,9 @@ class Generation:
     @property
     def codes(self) -> Codes:
         """What was spoken so far; a running utterance counts as cancelled."""
-        utterances = list(self._done)
-        if self._current is not None:
-            utterances.append(self._spoken("cancelled"))
         engine = self._engine
         return Codes(
-            tuple(utterances),
+            (*self._done, *self._unheard()),
             self._request.sampling,
             engine.checkpoint.codec_id,
             engine.checkpoint.codec_config.frame_rate_hz,
@@ -154,6 +150,11 @@ class Generation:
         """The one loop. Yields frames as they are completed; may be started once."""
         return (step for step in self._start() if step.codes is not None)
 
+    @property
+    def n_heard(self) -> int:
+        """Utterances that were yielded to their end."""
+        return len(self._done)
+
     def close(self) -> None:
         """Cancel; idempotent. What was made stays in :attr:`codes`."""
         if self._steps is not None:
@@ -166,57 +167,123 @@ class Generation:
         return self._steps
 
     def _run(self) -> Iterator[Frame]:
-        if not any(each.text for each in self._request.utterances):
-            yield from self._be_silent()  # needs no weights
+        yield from self._heard()
+        if self._is_over:  # silence needs no weights
             return
         with self._engine.my_turn() as epoch:
             try:
-                for index in range(len(self._request.utterances)):
-                    yield from self._speak(index, epoch)
+                while not self._is_over:
+                    yield from self._speak(epoch)
             except Superseded:
                 logger.info("LiveVoice: generation cancelled, the engine was unloaded")
 
-    def _be_silent(self) -> Iterator[Frame]:
-        for index, utterance in enumerate(self._request.utterances):
-            self._current = utterance
-            self._finish("eoc")
-            yield Frame(None, index, 0)
+    @property
+    def _is_over(self) -> bool:
+        return len(self._done) == len(self._request.utterances)
 
-    def _speak(self, index: int, epoch: int) -> Iterator[Frame]:
-        """One utterance, with its retries."""
+    def _speak(self, epoch: int) -> Iterator[Frame]:
+        """The utterances that may be spoken now; yields what is heard of them, in order."""
+        for speaking, is_frame in self._sides(epoch):
+            self._begun.setdefault(speaking.index, speaking)
+            if speaking.index == len(self._done):
+                yield from self._heard()
+            if is_frame:
+                n_frames = len(speaking.frames)
+                self._request.on_frame(*self._progress.at(speaking.index, n_frames))
+            if speaking.reason is not None:
+                self._progress.finish(speaking.index, len(speaking.frames))
+
+    def _sides(self, epoch: int) -> Iterator[lanes.Step]:
+        """Who speaks now, and how: side by side as soon as it is settled by which voice.
+
+        A text's first utterance is spoken alone, so that it is heard early, and because it may be
+        the voice of the others. Turns of a dialogue are always spoken side by side, so that none
+        depends on there being others.
+        """
+        engine, roles = self._engine, self._request.roles
+        waiting = [self._speaking(index) for index in self._todo()]
+        self._begun[waiting[0].index] = waiting[0]
+        prefix = lanes.shared_prefix(waiting[0].prompt, one_voice=not roles)
+        beside = [each for each in waiting if lanes.fits(engine, epoch, each, prefix)]
+        if len(beside) > (0 if roles else 1):
+            return lanes.together(engine, epoch, beside, prefix)
+        return lanes.alone(engine, epoch, waiting)
+
+    def _todo(self) -> list[int]:
+        """Indices of the utterances that may be spoken now."""
+        request = self._request
+        is_settled = bool(request.roles) or not request.same_voice or self._voice() is not None
+        is_first = not (request.roles or any(each.text for each in self._done))
+        whole = {index for index, each in self._begun.items() if each.reason is not None}
+        rest = range(len(self._done), len(request.utterances))
+        todo = [index for index in rest if not (index in whole or self._needs_nobody(index))]
+        return todo if is_settled and not is_first else todo[:1]
+
+    def _heard(self) -> Iterator[Frame]:
+        """What there is of the utterances whose turn to be heard it is."""
+        request = self._request
+        while not self._is_over:
+            index = len(self._done)
+            if self._needs_nobody(index):
+                self._done.append(self._given(index))
+                if index not in request.kept:
+                    yield Frame(None, index, 0)
+                continue
+            speaking = self._begun.get(index)
+            if speaking is None:
+                return
+            for codes in speaking.frames[speaking.n_heard :]:
+                speaking.n_heard += 1
+                yield Frame(torch.tensor(codes), index, speaking.attempt)
+            if speaking.reason is None:
+                return
+            self._done.append(self._spoken(speaking))
+            del self._begun[index]
+            yield Frame(None, index, speaking.attempt)
+
+    def _unheard(self) -> Iterator[SpokenUtterance]:
+        """The utterance that is being heard, and all up to the last one that is whole."""
+        whole = [index for index, each in self._begun.items() if each.reason is not None]
+        first = len(self._done)
+        for index in range(first, max([first, *whole]) + 1) if self._begun else ():
+            begun = self._begun.get(index)
+            yield self._given(index) if begun is None else self._spoken(begun)
+
+    def _needs_nobody(self, index: int) -> bool:
+        return index in self._request.kept or not self._request.utterances[index].text
+
+    def _given(self, index: int) -> SpokenUtterance:
+        """An utterance that nobody has begun: kept, silence, or cancelled before it came to it."""
         request, utterance = self._request, self._request.utterances[index]
         if index in request.kept:
-            self._done.append(request.kept[index])
-            return
-        first = request.first_attempt
-        self._running, self._current, self._attempt = [], utterance, first
-        reason = "eoc"
-        retries = 0 if request.sampling.is_greedy else request.retries
-        last = min(first + retries, LAST_ATTEMPT) if utterance.text else first - 1
-        for attempt in range(first, last + 1):
-            self._running, self._attempt = [], attempt
-            reason = yield from self._attempt_once(index, attempt, epoch)
-            if reason == "eoc" or attempt == last:
-                break
-            logger.warning(
-                "LiveVoice: utterance %d did not end by itself (%s), trying sub-seed %d: %.60s",
-                index, reason, attempt + 1, utterance.text,
-            )  # fmt: skip
-        self._finish(reason)
-        yield Frame(None, index, self._attempt)
+            return request.kept[index]
+        frames = torch.empty((0, self._engine.checkpoint.config.n_codebooks), dtype=torch.int64)
+        reason, gap_s = ("cancelled", 0.0) if utterance.text else ("eoc", utterance.gap_s)
+        return SpokenUtterance(utterance.text, frames, reason, request.first_attempt, gap_s)
 
-    def _finish(self, reason: str) -> None:
-        self._done.append(self._spoken(reason))
-        self._progress.finish(len(self._done) - 1, len(self._running))
-        self._running, self._current = [], None
-
-    def _spoken(self, reason: str) -> SpokenUtterance:
+    def _spoken(self, speaking: Speaking) -> SpokenUtterance:
         N = self._engine.checkpoint.config.n_codebooks
-        frames = [*self._running] or [torch.empty((0, N), dtype=torch.int64)]
-        joined = torch.cat([frame.view(-1, N) for frame in frames])
-        utterance = self._current
-        gap_s = 0.0 if reason == "cancelled" else utterance.gap_s
-        return SpokenUtterance(utterance.text, joined, reason, self._attempt, gap_s)
+        frames = torch.tensor(speaking.frames, dtype=torch.int64).view(-1, N)
+        gap_s = 0.0 if speaking.reason is None else self._request.utterances[speaking.index].gap_s
+        reason = speaking.reason or "cancelled"
+        return SpokenUtterance(speaking.text, frames, reason, speaking.attempt, gap_s)
+
+    def _speaking(self, index: int) -> Speaking:
+        request = self._request
+        role = request.roles.get(index) or Role(request.sampling, self._voice(), index)
+        rate = self._engine.checkpoint.codec_config.frame_rate_hz
+        text = request.utterances[index].text
+        cap = math.ceil((request.max_seconds or cap_s(text)) * rate)
+        usual = math.ceil((_USUAL_PACE * self._pace(role.voice) * estimate_s(text) + 1) * rate)
+        limits = Limits(cap, usual, request.first_attempt, request.retries)
+        return Speaking(self._engine, index, text, role, limits)
+
+    def _pace(self, voice: Voice | None) -> float:
+        """Duration of this voice's speech over the estimate, 1 or more."""
+        if voice is None or not voice.transcript.strip():
+            return 1.0
+        rate = self._engine.checkpoint.codec_config.frame_rate_hz
+        return max(1.0, (voice.seconds(rate) + 3) / (estimate_s(voice.transcript) + 3))
 
     def _voice(self) -> Voice | None:
         """Who speaks the next utterance: without a voice, whoever spoke the first one."""
@@ -228,53 +295,6 @@ class Generation:
             if spoken.stop_reason == "eoc" and len(spoken.frames) >= shortest:
                 return Voice(spoken.frames, plain(spoken.text))
         return None
-
-    def _attempt_once(self, index: int, attempt: int, epoch: int) -> Iterator[Frame]:
-        """One attempt at one utterance; returns the stop reason."""
-        engine, request = self._engine, self._request
-        config = engine.checkpoint.config
-        end, undelay, guard = (
-            EndOfSpeech(config),
-            Undelay(config),
-            RunawayGuard(engine.decode_window),
-        )
-        cap = self._cap_frames(self._current.text)
-        for row in self._rows(stream_id(index, attempt), cap + config.n_codebooks - 1, epoch):
-            end.push(row)
-            frame = undelay.push(row)
-            if frame is None:
-                continue
-            for released in guard.push(frame):
-                yield self._take(released, index)
-            request.on_frame(*self._progress.at(index, len(self._running)))
-            if guard.verdict is not None:
-                return guard.verdict
-        for released in guard.flush():
-            yield self._take(released, index)
-        return "eoc" if end.has_ended else "cap"
-
-    def _take(self, codes: Tensor, index: int) -> Frame:
-        self._running.append(codes)
-        return Frame(codes, index, self._attempt)
-
-    def _rows(self, stream: int, max_rows: int, epoch: int) -> Iterator[Tensor]:
-        """Delayed rows of one attempt; the engine is locked for one row at a time."""
-        engine, request = self._engine, self._request
-        prompt = engine.prompts.build(self._current.text, self._voice())
-        with engine.current(epoch) as backend:
-            backend.prefill(prompt)
-            rows = backend.decode(request.sampling, stream=stream, max_rows=max_rows)
-        while True:
-            with engine.current(epoch):
-                row = next(rows, None)
-            if row is None:
-                return
-            yield row
-
-    def _cap_frames(self, text: str) -> int:
-        rate = self._engine.checkpoint.codec_config.frame_rate_hz
-        seconds = self._request.max_seconds or cap_s(text)
-        return math.ceil(seconds * rate)
 
 
 class _UntilOver:
@@ -304,20 +324,26 @@ class Progress:
         self._total = sum(expected)
         self._n_done = 0  # frames of finished utterances
         self._expected_done = 0.0  # what was expected of them
+        self._running: dict[int, int] = {}  # frames of those being spoken, by index
 
     def finish(self, index: int, n_frames: int) -> None:
         """The utterance came out ``n_frames`` long."""
         self._n_done += n_frames
         self._expected_done += self._expected[index]
+        self._running.pop(index, None)
 
     def at(self, index: int, n_frames: int) -> tuple[int, int]:
-        """(frames so far, frames expected in all) while the utterance has ``n_frames``."""
+        """(frames so far, frames expected in all) now that the utterance has ``n_frames``."""
+        self._running[index] = n_frames
         pace = self._n_done / self._expected_done if self._expected_done else 1.0
-        this = pace * self._expected[index]
-        later = pace * (self._total - self._expected_done) - this
-        return self._n_done + n_frames, math.ceil(
-            self._n_done + max(this, n_frames) + max(later, 0)
-        )
+        done = total = self._n_done
+        later = self._total - self._expected_done
+        for i, n in self._running.items():
+            expected = self._expected[i]
+            done += n
+            total += max(pace * expected, n)
+            later -= expected
+        return done, math.ceil(total + max(pace * later, 0.0))
 
 
 def join(chunks: Iterable[Chunk]) -> Tensor:

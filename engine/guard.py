@@ -18,6 +18,8 @@ SILENCE_FRAMES = 75  # 3 s: the longest pause tag makes half of it
 SILENCE_RMS = 10 ** (-50 / 20)  # relative to full scale; the starter's quietest speech is at -30 dB
 _CHECK_EVERY_FRAMES = 25
 
+Frame = tuple[int, ...]
+
 
 class RunawayGuard:
     """Watches one utterance.
@@ -28,20 +30,20 @@ class RunawayGuard:
 
     def __init__(self, decode_window: Callable[[Tensor], Tensor]) -> None:
         self._decode_window = decode_window
-        self._recent: deque[Tensor] = deque(maxlen=SILENCE_FRAMES)
-        self._held: list[Tensor] = []
+        self._recent: deque[Frame] = deque(maxlen=SILENCE_FRAMES)
+        self._held: list[Frame] = []
         self._run = 0  # length of the run of equal frames that ends with the newest
         self._n_frames = 0
         self.verdict: str | None = None
         """None while all is well, else the stop reason "repeat" or "silence"."""
 
-    def push(self, frame: Tensor) -> list[Tensor]:
-        """Take the next frame, int64 ``[N]``; return the frames that may leave, in order.
+    def push(self, frame: Frame) -> list[Frame]:
+        """Take the next frame, N codes; return the frames that may leave, in order.
 
         Frames of a long run of equal ones are held back until the run ends; when it does not end
         they are dropped, so that neither a listener nor the codes get them.
         """
-        is_equal = bool(self._recent) and torch.equal(frame, self._recent[-1])
+        is_equal = bool(self._recent) and frame == self._recent[-1]
         self._run = self._run + 1 if is_equal else 1
         self._recent.append(frame)
         self._n_frames += 1
@@ -53,10 +55,12 @@ class RunawayGuard:
         if self._run > HOLD_FRAMES:
             self._held.append(frame)
             return []
+        if not self._held:
+            return [frame]
         released, self._held = [*self._held, frame], []
         return released
 
-    def flush(self) -> list[Tensor]:
+    def flush(self) -> list[Frame]:
         """Frames still held back when the speech has ended well."""
         released, self._held = self._held, []
         return released
@@ -69,7 +73,7 @@ class RunawayGuard:
         """
         if len(self._recent) < SILENCE_FRAMES:
             return False
-        window = torch.stack(tuple(self._recent))
-        if len(window[:, 0].unique()) > SILENCE_FRAMES // 2:
+        if len({frame[0] for frame in self._recent}) > SILENCE_FRAMES // 2:
             return False
+        window = torch.tensor(tuple(self._recent), dtype=torch.int64)
         return float(self._decode_window(window).square().mean().sqrt()) < SILENCE_RMS

@@ -28,6 +28,7 @@ from .codec_layout import codec_values
 from .config import CodecConfig, ModelConfig
 from .delay import EndOfSpeech
 from .extension import does_not_load, no_code, not_built
+from .native_lanes import COLDEST, NativeLanes
 from .prompt import AUDIO_SLOT, Prompt
 from .reference import rope_table
 from .sampling import SamplingParams
@@ -159,14 +160,8 @@ class NativeBackend:
                 f"prompt: {len(prompt)} positions do not fit the context of {self.context_rows}; "
                 "shorten the text or the voice"
             )
-        if len(prompt.rows) and int(prompt.rows.max()) >= self.config.codebook_vocab:
-            raise ValueError(f"prompt: codes must be below {self.config.codebook_vocab}")
         prefix, rest = prompt.split()
-        if not prefix.equals(self._prefix):
-            self._prefix = None
-            if len(prefix):
-                self._read(prefix, 0)
-            self._prefix = prefix
+        self._read_prefix(prefix)
         self._read(rest, len(prefix))
 
     def logits(self) -> Tensor:
@@ -180,7 +175,7 @@ class NativeBackend:
         """See :class:`~.backend.Backend`."""
         end = EndOfSpeech(self.config)
         self._engine.start(
-            max(sampling.temperature, 1e-6), sampling.is_greedy, sampling.top_k, sampling.top_p,
+            max(sampling.temperature, COLDEST), sampling.is_greedy, sampling.top_k, sampling.top_p,
             sampling.seed, stream, max_rows,
         )  # fmt: skip
         while (codes := self._engine.next_row()) is not None:
@@ -189,6 +184,18 @@ class NativeBackend:
             yield row
             if is_last:
                 return
+
+    def max_lanes(self, prefix_rows: int, lane_rows: int) -> int:
+        """See :class:`~.backend.Backend`."""
+        # An extension built before there were lanes has no such attribute, and no lanes.
+        most = getattr(self._engine, "max_lanes", 1)
+        return min(most, (self.context_rows - prefix_rows) // lane_rows)
+
+    def lanes(self, n_lanes: int, prefix: Prompt, lane_rows: int) -> NativeLanes:
+        """See :class:`~.backend.Backend`."""
+        self._read_prefix(prefix)
+        self._engine.open_lanes(n_lanes, len(prefix), lane_rows)
+        return NativeLanes(self._engine, self._read, len(prefix))
 
     def force(self, row: Tensor) -> None:
         """See :class:`~.backend.Backend`."""
@@ -203,6 +210,11 @@ class NativeBackend:
         """Mean GPU time of ``steps`` whole decode steps at ``position``; forgets the voice."""
         self._prefix = None
         return self._engine.time_steps(position, steps)
+
+    def time_lanes_ms(self, n_lanes: int, position: int, steps: int = 8) -> float:
+        """Mean GPU time of ``steps`` steps of all lanes at ``position``; forgets the voice."""
+        self._prefix = None
+        return self._engine.time_lanes(n_lanes, position, steps)
 
     def frame_bytes(self, position: int) -> int:
         """Bytes that a decode step at ``position`` has to read: weights, head, keys and values."""
@@ -233,13 +245,31 @@ class NativeBackend:
         self._prefix = self._text = None
         self._engine.unload()
 
-    def _read(self, piece: Prompt, first: int) -> None:
-        """Bring a piece of a prompt, from position ``first`` on, into the cache."""
+    def _read(self, piece: Prompt, first: int, lane: int | None = None) -> None:
+        """Bring a piece of a prompt, from position ``first`` on, into the cache, or into a lane.
+
+        Raises:
+            ValueError: codes that the model does not have.
+        """
         if self._text is None:
             raise RuntimeError("native backend: unloaded")
+        if len(piece.rows) and int(piece.rows.max()) >= self.config.codebook_vocab:
+            raise ValueError(f"prompt: codes must be below {self.config.codebook_vocab}")
         codes = torch.full((len(piece), self.config.n_codebooks), -1, dtype=torch.int32)
         codes[piece.ids == AUDIO_SLOT] = piece.rows.to(torch.int32)
-        self._engine.prefill(self._text.rows(piece.ids.clamp(min=0)), codes, first)
+        text = self._text.rows(piece.ids.clamp(min=0))
+        if lane is None:
+            self._engine.prefill(text, codes, first)
+        else:
+            self._engine.prefill_lane(lane, text, codes, first)
+
+    def _read_prefix(self, prefix: Prompt) -> None:
+        """Have this voice's block, and no other, at the beginning of the cache."""
+        if not prefix.equals(self._prefix):
+            self._prefix = None
+            if len(prefix):
+                self._read(prefix, 0)
+            self._prefix = prefix
 
 
 class NativeCodec:

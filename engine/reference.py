@@ -7,6 +7,7 @@ rounding to the compute dtype in the same places; the audio table is input embed
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from torch.nn import functional
 from .checkpoint import AUDIO_TABLE, BACKBONE, TEXT_EMBEDDING, Checkpoint, backbone_shapes
 from .config import ModelConfig
 from .delay import EndOfSpeech, force_boc
+from .lanes import SeparateLanes
 from .prompt import AUDIO_SLOT, Prompt
 from .sampling import GumbelNoise, SamplingParams, sample
 
@@ -207,6 +209,7 @@ class ReferenceBackend:
     """The backend protocol over the functions above."""
 
     name = "reference"
+    most_lanes = 1
 
     def __init__(
         self,
@@ -279,6 +282,27 @@ class ReferenceBackend:
             if is_last or self._position >= self.context_rows:
                 return
             self.force(row)
+
+    def max_lanes(self, prefix_rows: int, lane_rows: int) -> int:
+        """See :class:`~.backend.Backend`. One by default: nothing is gained on a CPU."""
+        return min(self.most_lanes, (self.context_rows - prefix_rows) // lane_rows)
+
+    def lanes(self, n_lanes: int, prefix: Prompt, lane_rows: int) -> SeparateLanes:
+        """See :class:`~.backend.Backend`. A cache for each lane: the specification, not the speed.
+
+        Every lane reads the whole of its prompts.
+        """
+        return SeparateLanes(self._twin(len(prefix) + lane_rows) for _ in range(n_lanes))
+
+    def _twin(self, context_rows: int) -> ReferenceBackend:
+        """A backend with these weights and a KV cache of its own."""
+        twin = copy.copy(self)
+        twin.context_rows, twin._position = context_rows, 0
+        twin._hidden = twin._prefix = None
+        dtype = self._loaded().norm.dtype
+        with torch.inference_mode():
+            twin._cache = KVCache(self.config, context_rows, self.device, dtype)
+        return twin
 
     @torch.inference_mode()
     def force(self, row: Tensor) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 
 import comfy.model_management as management
 from comfy_api.latest import io
 
-from ..engine import Codes, Reading, SamplingParams, Turn, Voice, assemble, parse_turns, speak_turns
+from ..engine import Codes, Reading, SamplingParams, Voice, assemble, parse_turns, speak_turns
 from .audio import to_audio
-from .progress import progress
+from .progress import FRAMES_EVERY_S, progress
 from .residency import EnginePatcher, recognised_out_of_memory
-from .speech import reading_input, text_inputs
+from .speech import UNLOADED, reading_input, text_inputs
 from .wires import CODES, VOICE
 
 _N_VOICES = 6
@@ -109,7 +108,6 @@ class Dialogue(io.ComfyNode):
         turns = parse_turns(script, voices)
         sampling = SamplingParams(**others)
         takes = _takes(retakes, len(turns))
-        codec = model.engine.checkpoint.codec_config
         model.make_resident()
         spoken: list[Codes] = []
         with recognised_out_of_memory():
@@ -117,10 +115,12 @@ class Dialogue(io.ComfyNode):
                 model.engine, turns, voices, sampling, takes=takes,
                 max_seconds=max_seconds or None, retries=retries,
                 reading=reading,
-                on_frame=_progress(turns, spoken, codec.frame_rate_hz),
+                on_frame=progress(every_s=FRAMES_EVERY_S),
             ):  # fmt: skip
                 spoken.append(codes)
                 management.throw_exception_if_processing_interrupted()
+            if spoken[-1].stop_reason == "cancelled":
+                raise RuntimeError(UNLOADED)
             model.make_resident()
             dialogue = assemble(
                 model.engine, turns, spoken, sampling, gap_seconds,
@@ -171,17 +171,3 @@ def _takes(retakes: str, n_turns: int | None = None) -> dict[int, int]:
             there_are = f"1 … {n_turns}" if n_turns else "1, 2, …"
             raise ValueError(f"dialogue: retakes: '{number[:20]}' is no turn, they are {there_are}")
     return dict(Counter(map(int, numbers)))
-
-
-def _progress(
-    turns: tuple[Turn, ...], spoken: list[Codes], rate_hz: int
-) -> Callable[[int, int], None]:
-    """Called once a frame: counts the turns before and, by estimate, those after, too."""
-    show = progress()
-
-    def on_frame(done_frames: int, total_frames: int) -> None:
-        before = sum(len(codes.frames) for codes in spoken)
-        after = round(rate_hz * sum(turn.estimate_s for turn in turns[len(spoken) + 1 :]))
-        show(before + done_frames, before + total_frames + after)
-
-    return on_frame

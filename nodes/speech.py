@@ -13,9 +13,11 @@ import comfy.model_management as management
 from comfy_api.latest import io
 
 from ..engine import Chunk, Codes, Generation, SamplingParams, plan
-from .progress import progress
+from .progress import FRAMES_EVERY_S, progress
 from .residency import EnginePatcher, recognised_out_of_memory
 from .wires import MODEL, READING, VOICE
+
+UNLOADED = "LiveVoice: the model was unloaded while it spoke; run it again"
 
 _DEFAULTS = SamplingParams()
 _TEXT = "Good morning! This is LiveVoice, speaking from a workflow."
@@ -173,7 +175,7 @@ def run(
     on_frame: Callable[[int, int], None] | None = None,
 ) -> Codes:
     """Run the generation that ``begin`` makes of an ``on_frame``; the rest as :func:`speak`."""
-    generation = begin(progress(on_frame))
+    generation = begin(progress(on_frame, FRAMES_EVERY_S))
     model.make_resident()
     try:
         with recognised_out_of_memory():
@@ -187,5 +189,5 @@ def run(
         generation.close()
     codes = generation.codes
     if codes.stop_reason == "cancelled" and not (keep_partial and codes.seconds):
-        raise RuntimeError("LiveVoice: the model was unloaded while it spoke; run it again")
+        raise RuntimeError(UNLOADED)
     return codes

@@ -1,6 +1,8 @@
 import json
 from pathlib import Path
 
+import pytest
+from livevoice.engine import bench_hour
 from livevoice.engine.cli import main
 
 
@@ -20,3 +22,11 @@ def test_figures_have_stable_keys(tiny: Path, tmp_path: Path, capsys):
     assert keys <= set(figures)
     assert all(value > 0 for value in figures.values())
     assert "first_audio_ms" in capsys.readouterr().out
+
+
+def test_an_hour_is_measured_in_pieces_of_known_length(starter_engine):
+    figures = bench_hour.measure(starter_engine, seconds=24)
+    assert figures["hour_pieces"] == 2
+    assert 0 < figures["hour_spoken_s"] <= 24
+    spoken_s = figures["hour_spoken_s"]
+    assert figures["hour_s"] == pytest.approx(figures["hour_measured_s"] * 3600 / spoken_s)

@@ -126,9 +126,9 @@ def test_each_turn_is_its_voice_and_its_seed_alone(starter_engine, voices, spoke
 
 def test_a_change_reaches_no_other_turn(starter_engine, voices, spoken, monkeypatch):
     n_spoken = []
-    honest = starter_engine.codes
+    honest = starter_engine.prompts.build
     monkeypatch.setattr(
-        starter_engine, "codes", lambda *a, **k: (n_spoken.append(a[0]), honest(*a, **k))[1]
+        starter_engine.prompts, "build", lambda *a: (n_spoken.append(a[0]), honest(*a))[1]
     )
 
     def speak(script: str, **options) -> list[torch.Tensor]:

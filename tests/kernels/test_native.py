@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from livevoice.engine import Engine, backend, native
+from livevoice.engine import Engine, Reading, backend, native
 from livevoice.engine.checkpoint import TEXT_EMBEDDING, Checkpoint, backbone_shapes
 from livevoice.engine.prompt import AUDIO_SLOT, Prompt
 from livevoice.engine.sampling import SamplingParams
@@ -52,6 +52,38 @@ class FakeEngine:
         if self.row > self.max_rows:
             return None
         return [V - 1 if self.row > 12 else 5, *[5] * (N - 1)]
+
+    max_lanes = 8
+
+    def open_lanes(self, lanes, prefix_rows, lane_rows):
+        assert prefix_rows + lanes * lane_rows <= self.sizes["context_rows"]
+        self.opened = (lanes, prefix_rows)
+        self.lane_rows: list[int | None] = [None] * lanes  # spoken by each; None when idle
+        self.lane_limit = [0] * lanes
+
+    def prefill_lane(self, lane, text, codes, first):
+        assert text.shape == (len(codes), self.sizes["hidden"])
+        assert first >= self.opened[1]
+        self.prefilled.append((lane, len(codes), first))
+
+    def start_lane(self, lane, *sampling_and_max_rows):
+        self.lane_rows[lane], self.lane_limit[lane] = 0, sampling_and_max_rows[-1]
+
+    def stop_lane(self, lane):
+        self.lane_rows[lane] = None
+
+    def next_rows(self):
+        assert any(row is not None for row in self.lane_rows)
+        if self.resident_bytes == 0:
+            return None
+        return [self.next_of(lane) for lane in range(len(self.lane_rows))]
+
+    def next_of(self, lane):
+        if self.lane_rows[lane] is None or self.lane_rows[lane] >= self.lane_limit[lane]:
+            return None
+        self.lane_rows[lane] += 1
+        n = N + lane  # each lane says something else
+        return [V - 1 if self.lane_rows[lane] > 12 else n, *[n] * (N - 1)]
 
     def unload(self):
         self.resident_bytes = 0
@@ -153,6 +185,46 @@ def test_a_voice_that_was_not_read_to_its_end_is_read_again(made, monkeypatch: p
             made.prefill(prompt)
     made.prefill(prompt)
     assert made._engine.prefilled == [(2, 0), (1, 2)]
+
+
+def test_lanes_read_what_is_not_shared_and_speak_side_by_side(made):
+    voice = Prompt(torch.tensor([1, AUDIO_SLOT, 3, 4]), torch.full((1, N), 7), 2)
+    assert made.max_lanes(2, 40) == 8
+    assert made.max_lanes(12, 100) == 5
+    lanes = made.lanes(2, voice.split()[0], 40)
+    assert (made._engine.prefilled, made._engine.opened) == ([(2, 0)], (2, 2))
+    lanes.start(1, voice, SamplingParams(), stream=3, max_rows=20)
+    assert made._engine.prefilled[1:] == [(1, 2, 2)]
+    assert lanes.step() == [None, [9] * N]
+    lanes.start(0, voice, SamplingParams(), stream=4, max_rows=1)
+    assert lanes.step() == [[8] * N, [9] * N]
+    assert lanes.step() == [None, [9] * N]
+    lanes.stop(0)
+    made.prefill(voice)
+    assert made._engine.prefilled[3:] == [(2, 2)]  # the voice is still there
+
+    lanes = made.lanes(2, Prompt(voice.ids[:0], voice.rows[:0]), 40)
+    lanes.start(0, voice, SamplingParams(), stream=3, max_rows=20)
+    assert made._engine.prefilled[4:] == [(0, 2, 0), (0, 2, 2)]
+    made.unload()
+    with pytest.raises(RuntimeError, match="unloaded"):
+        lanes.step()
+
+
+def test_an_extension_without_lanes_has_none(made, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(FakeEngine, "max_lanes")
+    assert made.max_lanes(2, 40) == 1
+
+
+@pytest.mark.usefixtures("extension")
+def test_a_long_text_is_spoken_in_lanes():
+    engine = Engine("starter")
+    text = "\n\n".join(["Good morning to you all."] * 5)
+    codes = engine.codes(text, SamplingParams(), reading=Reading(same_voice=False))
+    assert [len(each.frames) for each in codes.utterances] == [12] * 5
+    assert {each.stop_reason for each in codes.utterances} == {"eoc"}
+    assert engine._backend._engine.opened[0] == 4  # the first one is spoken alone
+    assert [int(each.frames[0, 0]) for each in codes.utterances] == [5, 8, 9, 10, 11]
 
 
 def test_windows_of_the_codec_keep_their_context(made):
