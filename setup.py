@@ -33,8 +33,8 @@ WINDOWS = os.name == "nt"
 # preprocessor that keeps to the standard, and our sources are UTF-8.
 WINDOWS_FLAGS = "/O2,/EHsc,/MT,/Zc:preprocessor,/permissive-,/utf-8"
 SOURCES = (
-    "bindings.cpp", "codec.cu", "decode_step.cu", "engine.cu", "kernel_calls.cu", "layout.cu",
-    "loader.cu", "pool.cpp", "prefill.cu",
+    "bindings.cpp", "codec.cu", "decode_step.cu", "engine.cu", "engine_steps.cu", "kernel_calls.cu",
+    "layout.cu", "loader.cu", "persistent_step.cu", "pool.cpp", "prefill.cu", "steps.cu",
 )  # fmt: skip
 HOW_TO_BUILD = (
     "to build it, install a CUDA toolkit (12.8 or newer) or `pip install nvidia-cuda-nvcc "

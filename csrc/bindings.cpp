@@ -49,6 +49,14 @@ Precision precision_named(const std::string& name) {
     return name == "fp8" ? Precision::kFp8 : Precision::kBf16;
 }
 
+StepWay step_way_named(const std::string& name) {
+    if (name == "fastest") return StepWay::kFastest;
+    if (name == "small") return StepWay::kSmallKernels;
+    LIVEVOICE_CHECK(name == "persistent",
+                    "native backend: step must be fastest, small or persistent, got ", name);
+    return StepWay::kPersistent;
+}
+
 ModelShape model_shape(const py::dict& sizes) {
     const auto size = [&](const char* name) { return sizes[name].cast<int>(); };
     return {size("n_layers"),     size("hidden"),
@@ -71,13 +79,16 @@ CodecShape codec_shape(const py::dict& sizes) {
 void bind_engine(py::module_& m) {
     py::class_<Engine>(m, "Engine")
         .def(py::init(
-                 [](const py::dict& sizes, const std::string& precision, int device, bool overlap) {
+                 [](const py::dict& sizes, const std::string& precision, int device, bool overlap,
+                    const std::string& step) {
                      const ModelShape shape = model_shape(sizes);
                      const Precision format = precision_named(precision);
+                     const StepWay way = step_way_named(step);
                      py::gil_scoped_release free_gil;
-                     return std::make_unique<Engine>(shape, format, device, overlap);
+                     return std::make_unique<Engine>(shape, format, device, overlap, way);
                  }),
-             py::arg("sizes"), py::arg("precision"), py::arg("device"), py::arg("overlap") = true)
+             py::arg("sizes"), py::arg("precision"), py::arg("device"), py::arg("overlap") = true,
+             py::arg("step") = "fastest")
         .def(
             "load_file",
             [](Engine& engine, const std::string& name, int layer, const std::string& path,
@@ -137,6 +148,15 @@ void bind_engine(py::module_& m) {
         .def("next_row", &Engine::next_row, FreeGil())
         .def("poison", &Engine::poison, FreeGil())
         .def("time_steps", &Engine::time_steps, FreeGil())
+        .def("step_reason", &Engine::step_reason, FreeGil())
+        .def(
+            "try_step",
+            [](Engine& engine, uint32_t limit_ms, uint32_t delay_seed, uint32_t max_delay_ns,
+               uint32_t stall_ms) {
+                engine.try_step({limit_ms, delay_seed, max_delay_ns, stall_ms});
+            },
+            py::arg("limit_ms") = kStepLimitMs, py::arg("delay_seed") = 0,
+            py::arg("max_delay_ns") = 0, py::arg("stall_ms") = 0, FreeGil())
         .def("unload", &Engine::unload, FreeGil())
         .def_property_readonly("resident_bytes", &Engine::resident_bytes)
         .def_property_readonly("arena_bytes", &Engine::arena_bytes);

@@ -5,8 +5,6 @@
 #include <cstring>
 #include <thread>
 
-#include "kernels/sample.cuh"
-
 namespace livevoice {
 
 namespace {
@@ -24,11 +22,12 @@ struct SmallTransfers {
 
 }  // namespace
 
-Engine::Engine(const ModelShape& shape, Precision precision, int device, bool overlap)
+Engine::Engine(const ModelShape& shape, Precision precision, int device, bool overlap, StepWay way)
     : shape_(shape),
       precision_(precision),
       device_(device),
-      passes_(passes_for(precision, shape.head_dim)) {
+      passes_(passes_for(precision, shape.head_dim)),
+      way_(way) {
     const DeviceScope scope(device_);
     cudaDeviceProp properties{};
     CUDA_CHECK(cudaGetDeviceProperties(&properties, device_));
@@ -42,9 +41,11 @@ Engine::Engine(const ModelShape& shape, Precision precision, int device, bool ov
     held->arenas.decode.allocate();
     held->arenas.scratch.allocate();
     held->rows.allocate(sizeof(int) * (shape_.capacity + 1) * shape_.codebooks);
+    held->steps.allocate();
     held->small.allocate(sizeof(SmallTransfers) + sizeof(float) * shape_.table_rows());
     held->prompt.allocate((2 * shape_.hidden + sizeof(int) * shape_.codebooks) * kPrefillChunk);
     on_ = launch_on(held->stream.get(), device_, overlap);
+    on_.gemv_blocks = decode_blocks(shape_, on_.multiprocessors);
     held->loader = std::make_unique<Loader>(on_, held->arenas.scratch.base());
     // Rows that pad a packed matrix must be zero, and no scale may be NaN.
     CUDA_CHECK(cudaMemsetAsync(held->arenas.weights.base(), 0, held->arenas.weights.layout_bytes(),
@@ -80,6 +81,7 @@ void Engine::bind() {
     model_.weights.rope = w.at<float2>(at.rope);
     int* rows = nullptr;
     CUDA_CHECK(cudaHostGetDevicePointer(&rows, held_->rows.as<int>(), 0));
+    size_t words = 0;
     decode_ = {d.at<DecodeState>(at.state),
                d.at<float>(at.residual_a),
                d.at<float>(at.residual_b),
@@ -90,7 +92,10 @@ void Engine::bind() {
                d.at<float>(at.lse),
                d.at<void>(at.activation),
                d.at<float>(at.logits),
-               rows};
+               rows,
+               d.at<StepControl>(at.step_control),
+               held_->steps.signals_on_device(),
+               exchange_at(d.at<uint64_t>(at.exchange), shape_, words)};
     prefill_ = {s.at<float>(at.chunk_residual), s.at<void>(at.chunk_normed),
                 s.at<float>(at.chunk_qkv),      s.at<__nv_bfloat16>(at.chunk_q),
                 s.at<void>(at.chunk_attention), s.at<void>(at.chunk_activation),
@@ -166,23 +171,6 @@ void Engine::load_values(const std::string& name, int layer, const float* values
     held_->stream.synchronize();  // the caller's memory may go away
 }
 
-void Engine::finish_loading() {
-    const std::lock_guard<std::mutex> lock(work_);
-    const DeviceScope scope(device_);
-    Held& held = this->held();
-    held.stream.synchronize();
-    held.loader.reset();
-    // A kernel's attributes are set, and its code is loaded, outside the capture.
-    upload_state({}, 0);
-    passes_.decode_step(on_, model_, decode_, false);
-    held.stream.synchronize();
-    held.step.capture(on_.stream, [&] {
-        sample(on_, decode_.logits, shape_.codebooks, shape_.vocab, decode_.state, decode_.rows);
-        passes_.decode_step(on_, model_, decode_, false);
-    });
-    held.forced_step.capture(on_.stream, [&] { passes_.decode_step(on_, model_, decode_, true); });
-}
-
 void Engine::upload_state(const Sampling& sampling, int max_rows) {
     held_->stream.synchronize();  // an earlier state may still be on its way
     auto* state = &held_->small.as<SmallTransfers>()->state;
@@ -231,6 +219,7 @@ void Engine::logits(float* out) {
     const size_t bytes = sizeof(float) * shape_.table_rows();
     CUDA_CHECK(cudaMemcpyAsync(pinned, decode_.logits, bytes, cudaMemcpyDeviceToHost, on_.stream));
     held.stream.synchronize();
+    check_steps();
     std::memcpy(out, pinned, bytes);
 }
 
@@ -248,7 +237,7 @@ void Engine::force(const int* row) {
     std::copy(row, row + shape_.codebooks, pinned);
     CUDA_CHECK(cudaMemcpyAsync(decode_.state->codes, pinned, sizeof(int) * shape_.codebooks,
                                cudaMemcpyHostToDevice, on_.stream));
-    held.forced_step.launch(on_.stream);
+    held.steps.forced().launch(on_.stream);
     ++position_;
 }
 
@@ -272,7 +261,7 @@ std::optional<std::vector<int>> Engine::next_row() {
     Held& held = this->held();
     if (rows_taken_ >= max_rows_) return std::nullopt;
     for (; rows_launched_ < std::min(rows_taken_ + kFramesAhead, max_rows_); ++rows_launched_)
-        held.step.launch(on_.stream);
+        held.steps.step().launch(on_.stream);
     const volatile int* row =
         held.rows.as<int>() + static_cast<size_t>(rows_taken_) * shape_.codebooks;
     if (!wait_for_row(row)) return std::nullopt;
@@ -289,6 +278,7 @@ bool Engine::wait_for_row(const volatile int* row) {
         if (is_closing_) return false;
         std::this_thread::sleep_for(std::chrono::microseconds(20));
         if (polls % 64 != 63) continue;
+        check_steps();
         const cudaError_t status = cudaStreamQuery(on_.stream);
         if (status == cudaSuccess && !is_there())
             throw CudaError("native backend: the GPU finished without a row");
@@ -300,50 +290,22 @@ bool Engine::wait_for_row(const volatile int* row) {
     return true;
 }
 
-void Engine::poison() {
-    const std::lock_guard<std::mutex> lock(work_);
-    const DeviceScope scope(device_);
-    Held& held = this->held();
-    held.arenas.decode.poison(on_.stream);
-    held.arenas.scratch.poison(on_.stream);
-    held.stream.synchronize();
-    position_ = 0;
-}
-
-float Engine::time_steps(int position, int steps) {
-    const std::lock_guard<std::mutex> lock(work_);
-    const DeviceScope scope(device_);
-    Held& held = this->held();
-    LIVEVOICE_CHECK(position > 0 && steps > 0 && position + steps < shape_.capacity,
-                    "time_steps: position ", position, " and ", steps, " steps do not fit");
-    Event begin, end;
-    begin.create(cudaEventDefault);
-    end.create(cudaEventDefault);
-    position_ = position;
-    Sampling sampling{};
-    sampling.temperature = 0.8f;
-    sampling.top_k = 50;
-    sampling.top_p = 1.0f;
-    upload_state(sampling, shape_.capacity);
-    CUDA_CHECK(cudaEventRecord(begin.get(), on_.stream));
-    for (int i = 0; i < steps; ++i) held.step.launch(on_.stream);
-    CUDA_CHECK(cudaEventRecord(end.get(), on_.stream));
-    held.stream.synchronize();
-    float milliseconds = 0.0f;
-    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
-    position_ = 0;
-    return milliseconds / static_cast<float>(steps);
-}
-
 void Engine::unload() noexcept {
-    is_closing_ = true;
+    {
+        const std::lock_guard<std::mutex> lock(closing_);
+        is_closing_ = true;
+        if (held_) held_->steps.stop();
+    }
     const std::lock_guard<std::mutex> lock(work_);
     if (!held_) return;
     int before = 0;
     cudaGetDevice(&before);
     cudaSetDevice(device_);
     cudaStreamSynchronize(on_.stream);
-    held_.reset();
+    {
+        const std::lock_guard<std::mutex> closing(closing_);
+        held_.reset();
+    }
     resident_bytes_ = 0;
     cudaSetDevice(before);
 }

@@ -12,6 +12,7 @@
 #include "graph.h"
 #include "loader.h"
 #include "model.h"
+#include "steps.h"
 
 namespace livevoice {
 
@@ -25,7 +26,7 @@ struct Layout {
     int head, final_norm, rope;
     int kv;
     int state, residual_a, residual_b, delta_attention, delta_ffn, qkv, parts, lse, activation,
-        logits;
+        logits, exchange, step_control;
     int chunk_residual, chunk_normed, chunk_qkv, chunk_q, chunk_attention, chunk_activation,
         chunk_partials, chunk_text, chunk_codes;
 };
@@ -46,8 +47,9 @@ size_t engine_bytes(const ModelShape& shape, Precision precision);
 class Engine {
   public:
     /// Allocates; weights come next. Nothing is held when it throws. `overlap` false: no kernel
-    /// starts before the one before it has ended, as on GPUs that can't do better.
-    Engine(const ModelShape& shape, Precision precision, int device, bool overlap);
+    /// starts before the one before it has ended, as on GPUs that can't do better. `way`: to run a
+    /// decode step.
+    Engine(const ModelShape& shape, Precision precision, int device, bool overlap, StepWay way);
     ~Engine() { unload(); }
 
     /// Loads one matrix: "q", "k", "v", "o", "gate", "up", "down" of a layer, or "head".
@@ -73,6 +75,10 @@ class Engine {
 
     /// Fills everything but the weights with NaN patterns; forgets the cache.
     void poison();
+    /// Which way a decode step runs, and why.
+    std::string step_reason();
+    /// For tests: how patient the persistent step is, and what delays it.
+    void try_step(const StepTrial& trial);
     /// Milliseconds of one decode step at this position: `steps` of them, timed on the GPU.
     float time_steps(int position, int steps);
     /// Frees everything; any thread, any time; a waiting next_row() returns first.
@@ -87,7 +93,7 @@ class Engine {
         Stream stream;
         Arenas arenas;
         PinnedBuffer rows, prompt, small;
-        CapturedGraph step, forced_step;
+        DecodeSteps steps;
         std::unique_ptr<Loader> loader;
         Held(const ModelShape& shape, Precision precision) : arenas(shape, precision) {}
     };
@@ -95,17 +101,22 @@ class Engine {
     void bind();
     void upload_state(const Sampling& sampling, int max_rows);
     bool wait_for_row(const volatile int* row);
+    void reset_exchange();
+    void check_steps();
+    float time_graph(const CapturedGraph& graph, int position, int steps);
 
     const ModelShape shape_;
     const Precision precision_;
     const int device_;
     const Passes passes_;
+    const StepWay way_;
     Launch on_{};
     Model model_{};
     DecodeBuffers decode_{};
     PrefillBuffers prefill_{};
 
-    std::mutex work_;  // one caller at a time
+    std::mutex work_;     // one caller at a time
+    std::mutex closing_;  // held_ does not go away meanwhile
     std::atomic<bool> is_closing_{false};
     std::atomic<size_t> resident_bytes_{0};
     std::unique_ptr<Held> held_;

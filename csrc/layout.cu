@@ -66,6 +66,10 @@ Arenas::Arenas(const ModelShape& shape, Precision precision) {
     at.lse = floats(decode, "lse", shape.heads * kAttentionSplits);
     at.activation = floats(decode, "activation", shape.ffn);
     at.logits = floats(decode, "logits", shape.table_rows());
+    size_t words = 0;
+    exchange_at(nullptr, shape, words);
+    at.exchange = decode.reserve("exchange", words * sizeof(uint64_t));
+    at.step_control = decode.reserve("step control", sizeof(StepControl));
 
     const size_t S = kPrefillChunk;
     at.chunk_residual = floats(scratch, "residual", S * shape.hidden);
@@ -78,6 +82,26 @@ Arenas::Arenas(const ModelShape& shape, Precision precision) {
     at.chunk_text = scratch.reserve("text", S * shape.hidden * 2);
     at.chunk_codes = scratch.reserve("codes", S * shape.codebooks * sizeof(int));
     scratch.reserve_at_least(Loader::kStagingBytes);
+}
+
+Exchange exchange_at(uint64_t* base, const ModelShape& shape, size_t& words) {
+    words = 0;
+    const auto take = [&](size_t count) {
+        uint64_t* at = base + words;
+        words += (count + 1) / 2 * 2;  // pieces of 16 bytes
+        return at;
+    };
+    const size_t shares = shape.heads * kAttentionSplits;
+    Exchange exchange{};
+    exchange.attention_delta = take(kHiddenCopies * shape.hidden / 2);
+    exchange.ffn_delta = take(kHiddenCopies * shape.hidden / 2);
+    exchange.qkv = take(shape.qkv_rows() / 2);
+    exchange.parts = take(shares * shape.head_dim / 4);
+    exchange.lse = take(shares);
+    exchange.activation = take(std::max(Fp8::kParts, Bf16::kParts) * shape.ffn / 4);
+    exchange.shared_tiles = take(2 * shape.hidden);  // no more blocks than tiles
+    exchange.codes = take(shape.codebooks);
+    return exchange;
 }
 
 size_t engine_bytes(const ModelShape& shape, Precision precision) {

@@ -1,9 +1,11 @@
 // The backbone as the passes see it: sizes, weights and buffers. Sizes mirror engine/config.py;
 // pointers lead into the engine's arenas.
 #pragma once
+#include <string>
 #include <vector>
 
 #include "kernels/embed.cuh"
+#include "kernels/exchange.cuh"
 #include "kernels/norm_gemv.cuh"
 #include "kernels/qk_norm_rope.cuh"
 #include "kernels/residual_gemv.cuh"
@@ -30,6 +32,9 @@ struct LayerWeights {
     const float *q_norm, *k_norm;         // float32 [D]
 };
 
+/// The exchange buffers from `base` on; words: how many of 64 bits they are.
+Exchange exchange_at(uint64_t* base, const ModelShape& shape, size_t& words);
+
 struct Weights {
     std::vector<LayerWeights> layers;
     PackedMatrix head;        // bf16 [codebooks * vocab, hidden]: audio head and embedding in one
@@ -48,6 +53,10 @@ struct DecodeBuffers {
     void* activation;                    // [kParts, ffn]
     float* logits;                       // [codebooks, vocab]
     int* rows;                           // host memory [capacity + 1, codebooks]
+    // Of the persistent step only; what it shares with the other: state, logits, rows.
+    StepControl* control;
+    StepSignals* signals;  // host memory
+    Exchange exchange;
 };
 
 /// What the prefill of one chunk of S positions reads and writes.
@@ -89,16 +98,28 @@ struct Model {
 struct Passes {
     /// Embedding of state->codes, all layers, head: leaves the logits of the next row.
     void (*decode_step)(const Launch&, const Model&, const DecodeBuffers&, bool is_forced);
+    /// The same codes and logits by one kernel that stays on all multiprocessors.
+    void (*persistent_step)(const Launch&, const Model&, const DecodeBuffers&, bool is_forced);
+    /// Why this GPU can't run that one; empty when it can.
+    std::string (*persistent_obstacle)(const Launch&, const Model&);
     /// S positions from `first` on; `is_last`: leaves the logits of the row after them.
     void (*prefill_chunk)(const Launch&, const Model&, const PrefillBuffers&, const DecodeBuffers&,
                           int S, int first, bool is_last);
 };
+
+/// Thread blocks that a decode step deals its matrices to, on both paths, so that both add in the
+/// same order: one on each multiprocessor, but none without a part of every matrix.
+int decode_blocks(const ModelShape& shape, int multiprocessors);
 
 /// Raises ValueError for a head size that no kernel was built for.
 Passes passes_for(Precision precision, int head_dim);
 
 template <class Format, int D>
 void decode_step(const Launch&, const Model&, const DecodeBuffers&, bool is_forced);
+template <class Format, int D>
+void persistent_step(const Launch&, const Model&, const DecodeBuffers&, bool is_forced);
+template <class Format, int D>
+std::string persistent_obstacle(const Launch&, const Model&);
 template <class Format, int D>
 void prefill_chunk(const Launch&, const Model&, const PrefillBuffers&, const DecodeBuffers&, int S,
                    int first, bool is_last);

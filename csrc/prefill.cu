@@ -44,7 +44,8 @@ void prefill_chunk(const Launch& on, const Model& model, const PrefillBuffers& b
 }
 
 template <class Format, int D>
-constexpr Passes kPasses{decode_step<Format, D>, prefill_chunk<Format, D>};
+constexpr Passes kPasses{decode_step<Format, D>, persistent_step<Format, D>,
+                         persistent_obstacle<Format, D>, prefill_chunk<Format, D>};
 
 Passes passes_for(Precision precision, int head_dim) {
     LIVEVOICE_CHECK(head_dim == 64 || head_dim == 128,

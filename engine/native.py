@@ -116,6 +116,7 @@ class NativeBackend:
         on_progress: Callable[[int, int], None] | None = None,
         *,
         overlap: bool = True,
+        step: str = "fastest",
     ) -> None:
         self.config = checkpoint.config
         self.device = device
@@ -129,6 +130,7 @@ class NativeBackend:
             precision=precision,
             device=device.index or 0,
             overlap=overlap,
+            step=step,
         )
         try:
             _load_weights(self._engine, checkpoint, self.context_rows, on_progress)
@@ -137,6 +139,7 @@ class NativeBackend:
             self._engine.unload()
             raise
         logger.info("LiveVoice: weights loaded in %.2f s", time.monotonic() - started)
+        logger.info("LiveVoice: decode step by %s", self.step_reason)
 
     @property
     def resident_bytes(self) -> int:
@@ -147,6 +150,11 @@ class NativeBackend:
     def arena_bytes(self) -> dict[str, int]:
         """Bytes held now, by arena."""
         return dict(self._engine.arena_bytes)
+
+    @property
+    def step_reason(self) -> str:
+        """Which kernels a decode step runs, and why."""
+        return self._engine.step_reason()
 
     def prefill(self, prompt: Prompt) -> None:
         """See :class:`~.backend.Backend`. A voice that the cache holds already is not read again.

@@ -25,6 +25,19 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
     return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
+/// What the kernels of a decode step hand to each other is read in words of 64 bits, two float32 or
+/// four 16-bit values, whose lowest bit belongs to the exchange (kernels/exchange.cuh): nobody
+/// computes with it, on either path, so both give the same bits. `i`: index of the value.
+__device__ __forceinline__ float without_flag(float v, int i) {
+    return i % 2 == 0 ? __uint_as_float(__float_as_uint(v) & ~1u) : v;
+}
+__device__ __forceinline__ uint16_t without_flag(uint16_t v, int i) {
+    return i % 4 == 0 ? v & 0xfffeu : v;
+}
+__device__ __forceinline__ float4 without_flags(float4 v) {
+    return make_float4(without_flag(v.x, 0), v.y, without_flag(v.z, 0), v.w);
+}
+
 /// An A operand: 16 rows x 32 columns as two k16 steps.
 struct Operand {
     uint32_t step[2][4];
@@ -67,8 +80,9 @@ struct Fp8 {
     static __device__ __forceinline__ Activation round(float v) {
         return __float2half_rn(fminf(fmaxf(v, -65504.0f), 65504.0f));
     }
-    static __device__ __forceinline__ void store(Activation* x, int, int i, float v) {
-        x[i] = round(v);
+    /// One value as the kernels of a decode step hand it on, i its index.
+    static __device__ __forceinline__ void hand_on(uint16_t (&bits)[kParts], int i, float v) {
+        bits[0] = without_flag(__half_as_ushort(round(v)), i);
     }
     /// Four neighbouring values, i a multiple of 4.
     static __device__ __forceinline__ void store4(Activation* x, int, int i, float4 v) {
@@ -106,12 +120,13 @@ struct Bf16 {
         mma_bf16(sum, a.step[1], x.z, x.w);
     }
     static __device__ __forceinline__ Activation round(float v) { return __float2bfloat16_rn(v); }
-    /// x: [2, n], values then remainders.
-    static __device__ __forceinline__ void store(Activation* x, int n, int i, float v) {
-        const Activation value = round(v);
-        x[i] = value;
-        x[n + i] = round(v - __bfloat162float(value));
+    /// Value and remainder; the remainder makes up for the value's lowest bit.
+    static __device__ __forceinline__ void hand_on(uint16_t (&bits)[kParts], int i, float v) {
+        bits[0] = without_flag(__bfloat16_as_ushort(round(v)), i);
+        const float rest = v - __uint_as_float(static_cast<uint32_t>(bits[0]) << 16);
+        bits[1] = without_flag(__bfloat16_as_ushort(round(rest)), i);
     }
+    /// x: [2, n], values then remainders.
     static __device__ __forceinline__ void store4(Activation* x, int n, int i, float4 v) {
         const uint2 value = pack4(v);
         const float4 rest = make_float4(

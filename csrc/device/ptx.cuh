@@ -207,6 +207,43 @@ __device__ __forceinline__ void copy_bulk(void* shared, const void* global, int 
 #endif
 }
 
+/// Two neighbouring words of 64 bits that other multiprocessors write while we look: each of them
+/// is read in one piece, in no order with other reads.
+__device__ __forceinline__ uint4 load_words(const uint64_t* address) {
+    uint64_t a, b;
+    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
+                 : "=l"(a), "=l"(b)
+                 : "l"(address)
+                 : "memory");
+    return make_uint4(a, a >> 32, b, b >> 32);
+}
+
+/// The same way back, for one word.
+__device__ __forceinline__ void store_word(uint64_t* address, uint64_t word) {
+    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(address), "l"(word) : "memory");
+}
+
+/// A number that the host or another multiprocessor may change at any time.
+__device__ __forceinline__ uint32_t load_now(const uint32_t* address) {
+    uint32_t v;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(address) : "memory");
+    return v;
+}
+__device__ __forceinline__ void store_now(uint32_t* address, uint32_t value) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+/// Nanoseconds, the same on all multiprocessors.
+__device__ __forceinline__ uint64_t nanoseconds() {
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)::"memory");
+    return now;
+}
+
+__device__ __forceinline__ void sleep_nanoseconds(uint32_t time) {
+    asm volatile("nanosleep.u32 %0;" ::"r"(time) : "memory");
+}
+
 __device__ __forceinline__ int lane_id() {
     int lane;
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));

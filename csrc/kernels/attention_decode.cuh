@@ -57,9 +57,8 @@ struct RunningSoftmax {
 };
 
 /// Old keys and values of one warp: each step takes 32 / (D / 16) positions.
-template <int D>
+template <int D, int kDepth>
 struct KvStream {
-    static constexpr int kDepth = 3;
     static constexpr int kPositions = 32 / HeadSlice<D>::kLanes;  // a warp and step
     static constexpr int kStride = kPositions * kAttentionWarps;
 
@@ -73,7 +72,10 @@ struct KvStream {
         end = end_position;
         from = cache.at<D>(kv_head, position) + 8 * j;
 #pragma unroll
-        for (int i = 0; i < kDepth; ++i) fetch(i, i);
+        for (int i = 0; i < kDepth; ++i) {
+            key[i][0] = key[i][1] = value[i][0] = value[i][1] = make_uint4(0, 0, 0, 0);
+            fetch(i, i);
+        }
     }
     /// What comes after the first steps of all warps. One thread is enough.
     static __device__ __forceinline__ void prefetch_rest(const KvCache& cache, int kv_head,
@@ -112,33 +114,118 @@ struct KvStream {
     }
 };
 
-/// Joins the warps through shared memory and writes the block's part of the head.
+/// What a block takes: a query head over a share of the old positions, number `index` of them.
+struct AttentionShare {
+    int head, split, kv_head, position, begin, end;
+
+    __device__ AttentionShare(int index, const HeadShape& shape, int position)
+        : head(index / kAttentionSplits),
+          split(index % kAttentionSplits),
+          kv_head(head / shape.group()),
+          position(position) {
+        const int share = ceil_div(position, kAttentionSplits);
+        begin = min(split * share, position);
+        end = min(begin + share, position);
+    }
+    /// One warp of one of a head's shares adds the new position.
+    __device__ bool is_newest() const {
+        return split == kAttentionSplits - 1 && threadIdx.x < 32;
+    }
+    /// Which head of the projection [q, k, v] this lane begins with: the query; in the warp that
+    /// adds the new position the second and third group of lanes take its key and value, all in one
+    /// trip to L2.
+    template <int D>
+    __device__ int head_of_lane(const HeadShape& shape) const {
+        const int group = threadIdx.x % 32 / HeadSlice<D>::kLanes;
+        if (!is_newest() || group == 0 || group > 2) return head;
+        return shape.heads + (group == 2 ? shape.kv_heads : 0) + kv_head;
+    }
+    __device__ bool is_first_of_group(const HeadShape& shape) const {
+        return head % shape.group() == 0;
+    }
+};
+
+/// How heads are normalised and rotated at one position, in shared memory.
 template <int D>
-__device__ void store_part(const RunningSoftmax<D>& softmax, __half* out, float* lse) {
-    __shared__ float sums[kAttentionWarps][D], tops[kAttentionWarps], totals[kAttentionWarps];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    if (lane < HeadSlice<D>::kLanes) {
+struct HeadTables {
+    float q_norm[D], k_norm[D];
+    float2 rope[D / 2];
+};
+
+/// own: head_of_lane() as the projection left it.
+template <int D, int kDepth>
+__device__ RunningSoftmax<D> attend(const AttentionShare& share, const HeadShape& shape,
+                                    const KvCache& cache, const HeadTables<D>& tables,
+                                    KvStream<D, kDepth>& old, HeadSlice<D>& own) {
+    constexpr int kLanes = HeadSlice<D>::kLanes;
+    const int j = threadIdx.x % kLanes, group = threadIdx.x % 32 / kLanes;
+    const bool is_newest = share.is_newest();
+    const bool is_key = is_newest && group == 1, is_value = is_newest && group == 2;
+    own.norm_rope(is_key ? tables.k_norm : tables.q_norm, tables.rope, shape.eps, j, !is_value);
+    RunningSoftmax<D> softmax;
+    HeadSlice<D> q = own;
+    if (is_newest) {
+        own.round();
+        __nv_bfloat16* place = cache.at<D>(share.kv_head, share.position);
+        if (share.is_first_of_group(shape) && (is_key || is_value))
+            own.store(is_key ? place : place + D, j);
+        q = q.of_lane(j);
+    }
+    const float scale = 1.4426950408889634f * rsqrtf(static_cast<float>(D));  // exp2 below
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            sums[warp][8 * lane + i] = softmax.out.low[i];
-            sums[warp][D / 2 + 8 * lane + i] = softmax.out.high[i];
-        }
+    for (int i = 0; i < 8; ++i) {
+        q.low[i] *= scale;
+        q.high[i] *= scale;
     }
-    if (lane == 0) {
-        tops[warp] = softmax.top;
-        totals[warp] = softmax.sum;
+    if (is_newest) {
+        const float score = q.dot(own.of_lane(kLanes + j));
+        softmax.add(score, own.of_lane(2 * kLanes + j), threadIdx.x < kLanes);
     }
-    __syncthreads();
-    float top = kNothing, total = 0.0f;
-    for (int w = 0; w < kAttentionWarps; ++w) top = fmaxf(top, tops[w]);
-    for (int w = 0; w < kAttentionWarps; ++w) total += totals[w] * exp2f(tops[w] - top);
-    for (int d = threadIdx.x; d < D; d += kAttentionThreads) {
-        float v = 0.0f;
-        for (int w = 0; w < kAttentionWarps; ++w) v += sums[w][d] * exp2f(tops[w] - top);
-        out[d] = Fp8::round(total > 0.0f ? v / total : 0.0f);  // an early split may be empty
-    }
-    if (threadIdx.x == 0) *lse = total > 0.0f ? top + log2f(total) : kNothing;
+    old.run(q, softmax);
+    softmax.join_warp();
+    return softmax;
 }
+
+/// The warps of a block, joined: thread d < D gets dimension d of the block's part, every thread
+/// log2 of the sum that normalised it.
+template <int D>
+struct JoinedPart {
+    static constexpr int kScratchFloats = kAttentionWarps * (D + 2);
+    float value = 0.0f, lse;
+
+    /// scratch: float [kScratchFloats], shared.
+    __device__ JoinedPart(const RunningSoftmax<D>& softmax, float* scratch) {
+        float *tops = scratch + kAttentionWarps * D, *totals = tops + kAttentionWarps;
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        if (lane < HeadSlice<D>::kLanes) {
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                scratch[warp * D + 8 * lane + i] = softmax.out.low[i];
+                scratch[warp * D + D / 2 + 8 * lane + i] = softmax.out.high[i];
+            }
+        }
+        if (lane == 0) {
+            tops[warp] = softmax.top;
+            totals[warp] = softmax.sum;
+        }
+        sync_first_threads<kAttentionThreads>();
+        float top = kNothing, total = 0.0f;
+        for (int w = 0; w < kAttentionWarps; ++w) top = fmaxf(top, tops[w]);
+        for (int w = 0; w < kAttentionWarps; ++w) total += totals[w] * exp2f(tops[w] - top);
+        if (threadIdx.x < D) {
+            for (int w = 0; w < kAttentionWarps; ++w)
+                value += scratch[w * D + threadIdx.x] * exp2f(tops[w] - top);
+            value = total > 0.0f ? value / total : 0.0f;  // an early split may be empty
+        }
+        lse = without_flag(total > 0.0f ? top + log2f(total) : kNothing, 0);
+    }
+    /// Dimension d = threadIdx.x as it is handed on.
+    __device__ uint16_t bits() const {
+        uint16_t bits[1];
+        Fp8::hand_on(bits, threadIdx.x, value);
+        return bits[0];
+    }
+};
 
 /// More than 128 registers on purpose: two blocks of it must not fit one multiprocessor, else one
 /// would take two and another none. A gemv block still fits beside it.
@@ -151,57 +238,31 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
         wait_for_previous_kernel();
         return;
     }
-    const int head = blockIdx.x / kAttentionSplits, split = blockIdx.x % kAttentionSplits;
-    const int kv_head = head / shape.group(), j = threadIdx.x % HeadSlice<D>::kLanes;
     // Final since the frame's first layer kernel: see norm_gemv's first_of_frame.
-    const int position = __ldcg(position_of_step);
-    const int share = ceil_div(position, kAttentionSplits);
-    const int begin = min(split * share, position), end = min(begin + share, position);
-    KvStream<D> old(cache, kv_head, begin, end);
+    const AttentionShare share(blockIdx.x, shape, __ldcg(position_of_step));
+    const int kv_head = share.kv_head, j = threadIdx.x % HeadSlice<D>::kLanes;
+    constexpr int kDepth = 4;
+    KvStream<D, kDepth> old(cache, kv_head, share.begin, share.end);
     // These come from memory once a frame, too.
-    __shared__ float q_norm[D], k_norm[D];
-    __shared__ float2 rope[D / 2];
+    __shared__ HeadTables<D> tables;
+    __shared__ float scratch[JoinedPart<D>::kScratchFloats];
     if (threadIdx.x < D) {
-        q_norm[threadIdx.x] = shape.q_norm[threadIdx.x];
-        k_norm[threadIdx.x] = shape.k_norm[threadIdx.x];
+        tables.q_norm[threadIdx.x] = shape.q_norm[threadIdx.x];
+        tables.k_norm[threadIdx.x] = shape.k_norm[threadIdx.x];
     }
-    if (threadIdx.x < D / 2)
-        rope[threadIdx.x] = shape.rope[static_cast<size_t>(position) * (D / 2) + threadIdx.x];
+    if (threadIdx.x < D / 2) tables.rope[threadIdx.x] = shape.angles<D>(share.position)[threadIdx.x];
     __syncthreads();
-    if (threadIdx.x == 0 && head % shape.group() == 0)  // for the heads of its group, too
-        KvStream<D>::prefetch_rest(cache, kv_head, begin, end);
+    if (threadIdx.x == 0 && share.is_first_of_group(shape))  // for the heads of its group, too
+        KvStream<D, kDepth>::prefetch_rest(cache, kv_head, share.begin, share.end);
 
     wait_for_previous_kernel();
-    HeadSlice<D> q, k, v;
-    q.load(qkv + head * D, j);
-    const bool is_newest = split == kAttentionSplits - 1 && threadIdx.x < 32;  // one warp adds it
-    if (is_newest) {  // together with the query: each trip to L2 counts
-        k.load(qkv + (shape.heads + kv_head) * D, j);
-        v.load(qkv + (shape.heads + shape.kv_heads + kv_head) * D, j);
-    }
-    q.norm_rope(q_norm, rope, shape.eps, j);
-    const float scale = 1.4426950408889634f * rsqrtf(static_cast<float>(D));  // exp2 below
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        q.low[i] *= scale;
-        q.high[i] *= scale;
-    }
-    RunningSoftmax<D> softmax;
-    if (is_newest) {
-        k.norm_rope(k_norm, rope, shape.eps, j);
-        k.round();
-        v.round();
-        const bool is_mine = threadIdx.x < HeadSlice<D>::kLanes;  // all lane groups hold the same
-        if (is_mine && head % shape.group() == 0) {
-            k.store(cache.at<D>(kv_head, position), j);
-            v.store(cache.at<D>(kv_head, position) + D, j);
-        }
-        softmax.add(q.dot(k), v, is_mine);
-    }
-    old.run(q, softmax);
-    softmax.join_warp();
-    const size_t part = static_cast<size_t>(head) * kAttentionSplits + split;
-    store_part<D>(softmax, out + part * D, lse + part);
+    HeadSlice<D> own;
+    own.load(qkv + share.head_of_lane<D>(shape) * D, j);
+    const JoinedPart<D> part(attend(share, shape, cache, tables, old, own), scratch);
+    if (threadIdx.x < D)
+        reinterpret_cast<uint16_t*>(out)[static_cast<size_t>(blockIdx.x) * D + threadIdx.x] =
+            part.bits();
+    if (threadIdx.x == 0) lse[blockIdx.x] = part.lse;
 }
 
 /// qkv: float32 [heads + 2 kv_heads, D]; position: device int, the new position; out, lse as

@@ -24,6 +24,19 @@ struct AudioTable {
             for (int i = 0; i < 8; ++i) out[i] += v[i];
         }
     }
+    /// Columns 4p .. 4p+3 of the same.
+    __device__ __forceinline__ float4 sum4(const int* codes, int p) const {
+        float4 out = make_float4(0, 0, 0, 0);
+#pragma unroll 8
+        for (int n = 0; n < codebooks; ++n) {
+            const size_t piece =
+                packed_bf16_piece(n * vocab + codes[n], p / 2, hidden / kBlockColumns);
+            const uint2 v = reinterpret_cast<const uint2*>(packed)[2 * piece + p % 2];
+            out.x += __uint_as_float(v.x << 16), out.y += __uint_as_float(v.x & 0xffff0000u);
+            out.z += __uint_as_float(v.y << 16), out.w += __uint_as_float(v.y & 0xffff0000u);
+        }
+        return out;
+    }
 };
 
 __device__ __forceinline__ void store8(float* to, const float (&v)[8]) {

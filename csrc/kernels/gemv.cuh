@@ -20,6 +20,10 @@ constexpr int kMaxSlots = 6;
 /// Slots that a thread block has on their way at most. More only makes the queue in front of memory
 /// longer for everybody (measured); the rest of the ring is for what has arrived.
 constexpr int kSlotsInFlight = 3;
+template <class Format>
+constexpr int kSlotBlocks = kSlotBytes / Format::kBlockBytes;
+template <class Format>
+constexpr int kWarpBlocks = kSlotBlocks<Format> / kGemvWarps;  // of a slot, side by side
 
 /// The weight blocks of one thread block: `blocks` of them from block `first_k` of tile
 /// `first_tile` on. `tiles` counts all that it touches.
@@ -64,23 +68,19 @@ struct RingCursor {
 };
 
 /// Slots of weight blocks in shared memory, a barrier each for "has arrived" and "was read".
-template <class Format>
 struct WeightRing {
-    static constexpr int kSlotBlocks = kSlotBytes / Format::kBlockBytes;
-    static constexpr int kWarpBlocks = kSlotBlocks / kGemvWarps;  // of a slot, side by side
-
     uint8_t* memory;
     uint32_t arrived_at, was_read_at;  // shared addresses of the slots' barriers
     int slots;
 
+    /// barriers: two for each slot. All threads of the block come here together.
     __device__ __forceinline__ WeightRing(uint8_t* memory, uint64_t* barriers, int slots)
         : memory(memory),
           arrived_at(shared_address(barriers)),
-          was_read_at(arrived_at + kMaxSlots * kBarrierBytes),
+          was_read_at(arrived_at + slots * kBarrierBytes),
           slots(slots) {
         if (threadIdx.x == kGemvThreads) {
-#pragma unroll
-            for (int i = 0; i < kMaxSlots; ++i) {
+            for (int i = 0; i < slots; ++i) {
                 barrier_init(arrived(i), copy_bulk_arrivals());
                 barrier_init(was_read(i), kGemvThreads);
             }
@@ -94,22 +94,31 @@ struct WeightRing {
     __device__ __forceinline__ uint32_t was_read(int slot) const {
         return was_read_at + slot * kBarrierBytes;
     }
-    /// The copying warp: all of the share, slot by slot.
-    __device__ __forceinline__ void fill(const PackedMatrix& matrix, const Share& share) const {
+};
+
+/// The copying warp: shares into the ring, slot by slot, one share after the other.
+struct RingFiller {
+    const WeightRing& ring;
+    const int in_flight;  // slots on their way at most
+    RingCursor at{}, oldest_on_its_way{};
+    int copies = 0;
+
+    template <class Format>
+    __device__ __forceinline__ void fill(const PackedMatrix& matrix, const Share& share) {
         const size_t first =
             static_cast<size_t>(share.first_tile) * matrix.blocks_a_tile() + share.first_k;
         const uint8_t* from = matrix.weights + first * Format::kBlockBytes;
-        RingCursor at, oldest_on_its_way;
         int left = share.blocks * Format::kBlockBytes;
 #pragma unroll 1
-        for (int i = 0; left > 0; ++i, left -= kSlotBytes, from += kSlotBytes) {
-            if (i >= slots) barrier_wait(was_read(at.slot), at.phase ^ 1);
-            if (i >= kSlotsInFlight) {
-                barrier_wait(arrived(oldest_on_its_way.slot), oldest_on_its_way.phase);
-                oldest_on_its_way.next(slots);
+        for (; left > 0; ++copies, left -= kSlotBytes, from += kSlotBytes) {
+            if (copies >= ring.slots) barrier_wait(ring.was_read(at.slot), at.phase ^ 1);
+            if (copies >= in_flight) {
+                barrier_wait(ring.arrived(oldest_on_its_way.slot), oldest_on_its_way.phase);
+                oldest_on_its_way.next(ring.slots);
             }
-            copy_bulk(memory + at.slot * kSlotBytes, from, min(left, kSlotBytes), arrived(at.slot));
-            at.next(slots);
+            copy_bulk(ring.memory + at.slot * kSlotBytes, from, min(left, kSlotBytes),
+                      ring.arrived(at.slot));
+            at.next(ring.slots);
         }
     }
 };
@@ -122,13 +131,19 @@ __device__ __forceinline__ void clear_partials(float* partials, int tiles) {
     for (int i = threadIdx.x; i < tiles * kPartialsATile; i += kGemvThreads) partials[i] = 0.0f;
 }
 
+/// What a warp does once it has left its sums of the share's first tile: nothing.
+struct GoOn {
+    __device__ __forceinline__ void operator()() const {}
+};
+
 /// One warp's way through its weight blocks, and the sums of the tile it is at, in independent
 /// chains. out: this warp's partial sums of the first tile.
-template <class Format>
+template <class Format, class OnFirstTile>
 struct TileSums {
-    static constexpr int kChains = WeightRing<Format>::kWarpBlocks;
+    static constexpr int kChains = kWarpBlocks<Format>;
     float* out;
     const int lane, blocks_a_tile, tiles;
+    const OnFirstTile& on_first_tile;
     int k, tile = 0;  // next block
     float sum[kChains][4] = {};
 
@@ -155,25 +170,28 @@ struct TileSums {
             out[tile * kPartialsATile + lane / 4 + 8] = high;
         }
         __syncwarp();  // the next mma needs the whole warp together again
+        if (tile == 0) on_first_tile();
     }
 };
 
-/// The multiplying warps: the share times x, as partial sums.
-/// x: Format::Activation [kParts, columns] in shared memory.
-template <class Format>
-__device__ __forceinline__ void multiply_share(const WeightRing<Format>& ring, const Share& share,
+/// The multiplying warps: the share times x, as partial sums. cursor: the share's first slot, in
+/// the end the one behind it. x: Format::Activation [kParts, columns] in shared memory.
+template <class Format, class OnFirstTile = GoOn>
+__device__ __forceinline__ void multiply_share(const WeightRing& ring, RingCursor& cursor,
+                                               const Share& share,
                                                const typename Format::Activation* x, int columns,
-                                               float* partials) {
-    constexpr int kSlotBlocks = WeightRing<Format>::kSlotBlocks;
-    constexpr int kWarpBlocks = WeightRing<Format>::kWarpBlocks;
+                                               float* partials,
+                                               const OnFirstTile& on_first_tile = {}) {
+    constexpr int kSlotBlocks = livevoice::kSlotBlocks<Format>;
+    constexpr int kWarpBlocks = livevoice::kWarpBlocks<Format>;
     const int lane = lane_id(), warp = keep(static_cast<int>(threadIdx.x) / 32);
     const auto* x_lane = x + (Format::kParts == 2 ? lane / 4 % 2 * columns : 0) + lane % 4 * 8;
     const uint8_t* mine = ring.memory + warp * kWarpBlocks * Format::kBlockBytes + lane * 16;
     const int blocks_a_tile = columns / kBlockColumns, first = share.first_k + warp * kWarpBlocks;
-    TileSums<Format> at{
-        partials + warp * kTileRows, lane, blocks_a_tile, share.tiles, first % blocks_a_tile,
-        first / blocks_a_tile};
-    RingCursor cursor;
+    TileSums<Format, OnFirstTile> at{
+        partials + warp * kTileRows, lane, blocks_a_tile, share.tiles, on_first_tile,
+        first % blocks_a_tile,       first / blocks_a_tile};
+    if (at.tile > 0) on_first_tile();  // it has no part of that one
 #pragma unroll 1
     for (int in_ring = share.blocks; in_ring > 0; in_ring -= kSlotBlocks) {
         const int left = in_ring - warp * kWarpBlocks;
@@ -230,6 +248,14 @@ __device__ __forceinline__ float collect(const float* partials, int tile, int ro
 #pragma unroll
     for (int warp = 0; warp < kGemvWarps; ++warp) sum += from[warp * kTileRows];
     return sum;
+}
+
+/// The same as the row's value, scaled; i: row of the share.
+template <class Format>
+__device__ __forceinline__ float row_value(const float* partials, const float* scales, int i,
+                                           float input_scale = 1.0f) {
+    const float sum = collect(partials, i / kTileRows, i % kTileRows) * input_scale;
+    return Format::kScaled ? sum * scales[i] : sum;
 }
 
 /// Shared memory of a gemv block: the ring, x, partial sums, row scales.

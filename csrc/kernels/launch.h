@@ -18,6 +18,7 @@ struct Launch {
     cudaStream_t stream;
     bool overlap;
     int multiprocessors;
+    int gemv_blocks;      // that a decode step deals the tiles of a matrix to
     size_t shared_bytes;  // that a block may take, such that the next kernel's fits beside it
     bool has_wgmma;       // H100 and H200: matrix products by groups of four warps
 };
@@ -34,8 +35,13 @@ inline Launch launch_on(cudaStream_t stream, int device, bool overlap) {
     const int half = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 -
                      attribute(cudaDevAttrReservedSharedMemoryPerBlock);
     const int whole = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-    return {stream, overlap && can_overlap, attribute(cudaDevAttrMultiProcessorCount),
-            static_cast<size_t>(overlap && can_overlap ? half : whole), major == 9};
+    const int multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
+    return {stream,
+            overlap && can_overlap,
+            multiprocessors,
+            multiprocessors,
+            static_cast<size_t>(overlap && can_overlap ? half : whole),
+            major == 9};
 }
 
 /// Sets what a kernel needs before its first launch on the current device; later calls cost little.
@@ -59,21 +65,36 @@ inline void prepare(const void* kernel, size_t shared_bytes) {
     }
 }
 
+/// How the blocks of a launch may run: after the kernel before, beside its end, or all at once.
+enum class Order { kAfter, kOverlap, kTogether };
+
 template <class... Parameters, class... Arguments>
-void launch(const Launch& on, void (*kernel)(Parameters...), dim3 grid, int threads,
-            size_t shared_bytes, Arguments&&... arguments) {
+void launch_in_order(const Launch& on, Order order, void (*kernel)(Parameters...), dim3 grid,
+                     int threads, size_t shared_bytes, Arguments&&... arguments) {
     prepare(reinterpret_cast<const void*>(kernel), shared_bytes);
     cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    if (order == Order::kTogether) {
+        attribute.id = cudaLaunchAttributeCooperative;
+        attribute.val.cooperative = 1;
+    } else {
+        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute.val.programmaticStreamSerializationAllowed = 1;
+    }
     cudaLaunchConfig_t config{};
     config.gridDim = grid;
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = on.stream;
     config.attrs = &attribute;
-    config.numAttrs = on.overlap ? 1 : 0;
+    config.numAttrs = order == Order::kAfter ? 0 : 1;
     CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
+}
+
+template <class... Parameters, class... Arguments>
+void launch(const Launch& on, void (*kernel)(Parameters...), dim3 grid, int threads,
+            size_t shared_bytes, Arguments&&... arguments) {
+    launch_in_order(on, on.overlap ? Order::kOverlap : Order::kAfter, kernel, grid, threads,
+                    shared_bytes, std::forward<Arguments>(arguments)...);
 }
 
 __host__ __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }

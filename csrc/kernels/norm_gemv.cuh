@@ -26,13 +26,21 @@ struct StoreRows {
         for (int i = threadIdx.x; i < share.tiles * kTileRows; i += kGemvThreads) {
             const int row = share.first_tile * kTileRows + i;
             if (row >= rows) continue;
-            const float sum = collect(partials, i / kTileRows, i % kTileRows);
-            out[row] = Format::kScaled ? sum * scales[i] : sum;
+            out[row] = without_flag(row_value<Format>(partials, scales, i), row);
         }
     }
 };
 
-/// Tiles of eight gate rows and their eight up rows to silu(gate) * up, activation [kParts, ffn].
+/// Value i of a share whose tiles are eight gate rows and their eight up rows: silu(gate) * up.
+template <class Format>
+__device__ __forceinline__ float swiglu_value(const float* partials, const float* scales, int i) {
+    const int row = i / 8 * kTileRows + i % 8;
+    const float gate = row_value<Format>(partials, scales, row);
+    const float up = row_value<Format>(partials, scales, row + 8);
+    return swiglu(gate, up) * Format::kSwigluScale;
+}
+
+/// silu(gate) * up as activation [kParts, ffn].
 struct StoreSwiglu {
     void* out;
     int ffn;
@@ -40,41 +48,48 @@ struct StoreSwiglu {
     __device__ void finish(const float* partials, const float* scales, const Share& share) const {
 #pragma unroll 1
         for (int i = threadIdx.x; i < share.tiles * 8; i += kGemvThreads) {
-            const int tile = i / 8, row = i % 8;
-            float gate = collect(partials, tile, row), up = collect(partials, tile, row + 8);
-            if (Format::kScaled) {
-                gate *= scales[tile * kTileRows + row];
-                up *= scales[tile * kTileRows + row + 8];
-            }
-            Format::store(static_cast<typename Format::Activation*>(out), ffn,
-                          (share.first_tile + tile) * 8 + row,
-                          swiglu(gate, up) * Format::kSwigluScale);
+            const int index = share.first_tile * 8 + i;
+            uint16_t bits[Format::kParts];
+            Format::hand_on(bits, index, swiglu_value<Format>(partials, scales, i));
+#pragma unroll
+            for (int part = 0; part < Format::kParts; ++part)
+                static_cast<uint16_t*>(out)[part * ffn + index] = bits[part];
         }
     }
 };
 
 constexpr int kMaxHiddenPieces = 4;  // float4 a thread: hidden sizes up to 4096
 
-/// Normalises `residual` into shared memory, x: activation [kParts, hidden].
-template <class Format>
-__device__ void load_normalised(const Residual& residual, const float4 (&weight)[kMaxHiddenPieces],
-                                int hidden, float eps, typename Format::Activation* x,
-                                float* scratch) {
-    // All loads first: behind a store the compiler would make each one wait for the one before.
-    float4 h[kMaxHiddenPieces], added[kMaxHiddenPieces];
-    const int pieces = hidden / 4;
+/// This thread's pieces of a norm's weights, float32 [hidden].
+static __device__ __forceinline__ void load_norm_weight(float4 (&weight)[kMaxHiddenPieces],
+                                                        const float* norm_weight, int hidden) {
 #pragma unroll
     for (int i = 0; i < kMaxHiddenPieces; ++i) {
-        const int p = min(static_cast<int>(threadIdx.x) + i * kGemvThreads, pieces - 1);
-        h[i] = reinterpret_cast<const float4*>(residual.before)[p];
-        added[i] = reinterpret_cast<const float4*>(residual.delta)[p];
+        const int p = threadIdx.x + i * kGemvThreads;
+        // Not left as it was: in a loop that would keep its register from one round to the next.
+        weight[i] = make_float4(0, 0, 0, 0);
+        if (p < hidden / 4) weight[i] = reinterpret_cast<const float4*>(norm_weight)[p];
     }
+}
+
+/// Adds what residual_gemv left to the residual stream.
+__device__ __forceinline__ float4 add_delta(float4 h, float4 delta) {
+    const float4 d = without_flags(delta);
+    return make_float4(h.x + d.x, h.y + d.y, h.z + d.z, h.w + d.w);
+}
+
+/// Normalises h, thread i's pieces i, i + kGemvThreads ... of a vector, into shared memory: x is an
+/// activation [kParts, hidden].
+template <class Format>
+__device__ __forceinline__ void store_normalised(const float4 (&h)[kMaxHiddenPieces],
+                                                 const float4 (&weight)[kMaxHiddenPieces],
+                                                 int hidden, float eps,
+                                                 typename Format::Activation* x, float* scratch) {
+    const int pieces = hidden / 4;
     float squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < kMaxHiddenPieces; ++i) {
         const int p = threadIdx.x + i * kGemvThreads;
-        h[i] = make_float4(h[i].x + added[i].x, h[i].y + added[i].y, h[i].z + added[i].z,
-                           h[i].w + added[i].w);
         if (p < pieces)
             squares += h[i].x * h[i].x + h[i].y * h[i].y + h[i].z * h[i].z + h[i].w * h[i].w;
     }
@@ -92,15 +107,32 @@ __device__ void load_normalised(const Residual& residual, const float4 (&weight)
     sync_first_threads<kGemvThreads>();
 }
 
+/// Normalises `residual` into shared memory, x: activation [kParts, hidden].
+template <class Format>
+__device__ void load_normalised(const Residual& residual, const float4 (&weight)[kMaxHiddenPieces],
+                                int hidden, float eps, typename Format::Activation* x,
+                                float* scratch) {
+    // All loads first: behind a store the compiler would make each one wait for the one before.
+    float4 h[kMaxHiddenPieces], added[kMaxHiddenPieces];
+    const int pieces = hidden / 4;
+#pragma unroll
+    for (int i = 0; i < kMaxHiddenPieces; ++i) {
+        const int p = min(static_cast<int>(threadIdx.x) + i * kGemvThreads, pieces - 1);
+        h[i] = reinterpret_cast<const float4*>(residual.before)[p];
+        added[i] = reinterpret_cast<const float4*>(residual.delta)[p];
+    }
+#pragma unroll
+    for (int i = 0; i < kMaxHiddenPieces; ++i) h[i] = add_delta(h[i], added[i]);
+    store_normalised<Format>(h, weight, hidden, eps, x, scratch);
+}
+
 /// The new residual stream, and zeros for the next sum; each block writes its part. One warp.
 static __device__ __forceinline__ void hand_on(const Residual& residual, int hidden) {
     const int pieces = hidden / 4, mine = ceil_div(pieces, gridDim.x), first = mine * blockIdx.x;
     for (int p = first + lane_id(); p < min(first + mine, pieces); p += 32) {
         const float4 a = reinterpret_cast<const float4*>(residual.before)[p];
         const float4 b = reinterpret_cast<const float4*>(residual.delta)[p];
-        if (residual.after)
-            reinterpret_cast<float4*>(residual.after)[p] =
-                make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+        if (residual.after) reinterpret_cast<float4*>(residual.after)[p] = add_delta(a, b);
         reinterpret_cast<float4*>(residual.cleared)[p] = make_float4(0, 0, 0, 0);
     }
 }
@@ -118,20 +150,16 @@ __global__ void __launch_bounds__(kGemvBlockThreads, 2)
     auto* partials = reinterpret_cast<float*>(x + Format::kParts * matrix.columns);
 
     if (!first_of_frame) allow_next_kernel();
-    const WeightRing<Format> ring(shared, barriers, slots);
+    const WeightRing ring(shared, barriers, slots);
     const Share share = whole_tiles(matrix.tiles, matrix.blocks_a_tile());
     if (threadIdx.x >= kGemvThreads) {
-        ring.fill(matrix, share);
+        RingFiller{ring, kSlotsInFlight}.fill<Format>(matrix, share);
         wait_for_previous_kernel();
         hand_on(residual, matrix.columns);
         return;
     }
     float4 weight[kMaxHiddenPieces];
-#pragma unroll
-    for (int i = 0; i < kMaxHiddenPieces; ++i) {
-        const int p = threadIdx.x + i * kGemvThreads;
-        if (p < matrix.columns / 4) weight[i] = reinterpret_cast<const float4*>(norm_weight)[p];
-    }
+    load_norm_weight(weight, norm_weight, matrix.columns);
     float* scales = partials + share.tiles * kPartialsATile;
     load_scales<Format>(matrix, share, scales);
     clear_partials(partials, share.tiles);
@@ -139,7 +167,8 @@ __global__ void __launch_bounds__(kGemvBlockThreads, 2)
     wait_for_previous_kernel();
     if (first_of_frame) allow_next_kernel();
     load_normalised<Format>(residual, weight, matrix.columns, eps, x, scratch);
-    multiply_share<Format>(ring, share, x, matrix.columns, partials);
+    RingCursor cursor;
+    multiply_share<Format>(ring, cursor, share, x, matrix.columns, partials);
     sync_first_threads<kGemvThreads>();
     epilogue.template finish<Format>(partials, scales, share);
 }
@@ -151,7 +180,7 @@ void norm_gemv(const Launch& on, const PackedMatrix& matrix, const Residual& res
     LIVEVOICE_CHECK(matrix.columns <= 4 * kMaxHiddenPieces * kGemvThreads,
                     "norm_gemv: hidden size must be at most ", 4 * kMaxHiddenPieces * kGemvThreads,
                     ", got ", matrix.columns);
-    const int blocks = std::min(on.multiprocessors, matrix.tiles);
+    const int blocks = std::min(on.gemv_blocks, matrix.tiles);
     const GemvShared<Format> shared(on, matrix.columns, ceil_div(matrix.tiles, blocks), true);
     launch(on, norm_gemv_kernel<Format, Epilogue>, blocks, kGemvBlockThreads, shared.bytes, matrix,
            residual, norm_weight, eps, first_of_frame, shared.slots, epilogue);

@@ -24,6 +24,10 @@ struct HeadShape {
     const float *q_norm, *k_norm;  // float32 [D]
     const float2* rope;            // (cos, sin) [positions, D / 2], rounded to bfloat16
     __host__ __device__ int group() const { return heads / kv_heads; }
+    template <int D>
+    __device__ const float2* angles(int position) const {
+        return rope + static_cast<size_t>(position) * (D / 2);
+    }
 };
 
 /// A head is spread over D / 16 lanes. Lane j holds dimensions 8j .. 8j+7 (low) and the ones that
@@ -36,6 +40,15 @@ struct HeadSlice {
     __device__ __forceinline__ void load(const float* head, int j) {
         load8(low, head + 8 * j);
         load8(high, head + D / 2 + 8 * j);
+    }
+    /// The four pieces of 16 bytes that load() reads.
+    __device__ __forceinline__ void set(const uint4* pieces) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            float* to = i < 2 ? low + 4 * i : high + 4 * (i - 2);
+            to[0] = __uint_as_float(pieces[i].x), to[1] = __uint_as_float(pieces[i].y);
+            to[2] = __uint_as_float(pieces[i].z), to[3] = __uint_as_float(pieces[i].w);
+        }
     }
     __device__ __forceinline__ void add(const float* head, int j) {
         HeadSlice other;
@@ -50,9 +63,19 @@ struct HeadSlice {
         unpack_bf16(low, low_bits);
         unpack_bf16(high, high_bits);
     }
-    /// weight: float32 [D]; rope: this position's (cos, sin) [D / 2].
+    /// The slice that another lane holds.
+    __device__ __forceinline__ HeadSlice of_lane(int lane) const {
+        HeadSlice other;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            other.low[i] = __shfl_sync(~0u, low[i], lane);
+            other.high[i] = __shfl_sync(~0u, high[i], lane);
+        }
+        return other;
+    }
+    /// weight: float32 [D]; rope: this position's (cos, sin) [D / 2]; !is_wanted: takes part only.
     __device__ __forceinline__ void norm_rope(const float* weight, const float2* rope, float eps,
-                                              int j) {
+                                              int j, bool is_wanted = true) {
         float squares = 0.0f;
 #pragma unroll
         for (int i = 0; i < 8; ++i) squares += low[i] * low[i] + high[i] * high[i];
@@ -62,8 +85,8 @@ struct HeadSlice {
             const float2 angle = rope[8 * j + i];
             const float a = low[i] * scale * weight[8 * j + i];
             const float b = high[i] * scale * weight[D / 2 + 8 * j + i];
-            low[i] = a * angle.x - b * angle.y;
-            high[i] = b * angle.x + a * angle.y;
+            low[i] = is_wanted ? a * angle.x - b * angle.y : low[i];
+            high[i] = is_wanted ? b * angle.x + a * angle.y : high[i];
         }
     }
     __device__ __forceinline__ float dot(const HeadSlice& other) const {
@@ -104,7 +127,7 @@ __global__ void qk_norm_rope_kernel(const float* qkv, size_t split_stride, HeadS
     allow_next_kernel();
     const int s = blockIdx.x, position = first_position + s, j = threadIdx.x % kLanes;
     const int all_heads = shape.heads + 2 * shape.kv_heads;
-    const float2* rope = shape.rope + static_cast<size_t>(position) * (D / 2);
+    const float2* rope = shape.angles<D>(position);
     const int head = blockIdx.y * (kQkThreads / kLanes) + threadIdx.x / kLanes;
     const int read = min(head, all_heads - 1);  // every lane stays: the sums are over whole warps
     wait_for_previous_kernel();

@@ -40,7 +40,6 @@ struct AttentionParts {
         }
     }
 
-  private:
     /// The splits of one piece, weighted by their share of the softmax.
     template <class Format>
     static __device__ __forceinline__ void merge(typename Format::Activation* x, int columns, int p,
@@ -93,10 +92,10 @@ __global__ void __launch_bounds__(kGemvBlockThreads, 2)
     auto* partials = reinterpret_cast<float*>(x + Format::kParts * matrix.columns);
 
     allow_next_kernel();
-    const WeightRing<Format> ring(shared, barriers, slots);
+    const WeightRing ring(shared, barriers, slots);
     const Share share = equal_share(matrix.tiles, matrix.blocks_a_tile());
     if (threadIdx.x >= kGemvThreads) {
-        ring.fill(matrix, share);
+        RingFiller{ring, kSlotsInFlight}.fill<Format>(matrix, share);
         return;
     }
     float* scales = partials + share.tiles * kPartialsATile;
@@ -106,14 +105,14 @@ __global__ void __launch_bounds__(kGemvBlockThreads, 2)
     wait_for_previous_kernel();
     input.template load<Format>(x, matrix.columns);
     sync_first_threads<kGemvThreads>();
-    multiply_share<Format>(ring, share, x, matrix.columns, partials);
+    RingCursor cursor;
+    multiply_share<Format>(ring, cursor, share, x, matrix.columns, partials);
     sync_first_threads<kGemvThreads>();
 #pragma unroll 1
     for (int i = threadIdx.x; i < share.tiles * kTileRows; i += kGemvThreads) {
         const int row = share.first_tile * kTileRows + i;
-        const float sum = collect(partials, i / kTileRows, i % kTileRows) * input_scale;
         // At most two addends meet a zero: a + b = b + a, so the order does not matter.
-        atomicAdd(delta + row, Format::kScaled ? sum * scales[i] : sum);
+        atomicAdd(delta + row, row_value<Format>(partials, scales, i, input_scale));
     }
 }
 
@@ -122,7 +121,7 @@ __global__ void __launch_bounds__(kGemvBlockThreads, 2)
 template <class Format, class Input>
 void residual_gemv(const Launch& on, const PackedMatrix& matrix, const Input& input,
                    float input_scale, float* delta) {
-    const int blocks = std::min(on.multiprocessors, matrix.tiles);
+    const int blocks = std::min(on.gemv_blocks, matrix.tiles);
     LIVEVOICE_CHECK(int64_t{matrix.tiles} * matrix.blocks_a_tile() * blocks < int64_t{1} << 31,
                     "residual_gemv: a matrix of ", matrix.tiles, " tiles is too large");
     const GemvShared<Format> shared(on, matrix.columns, ceil_div(matrix.tiles, blocks) + 1, false);

@@ -19,7 +19,10 @@ N, V = 8, 1026
 class FakeEngine:
     """Notes what it is given; speaks twelve rows of code 5, then EOC in codebook 0."""
 
-    def __init__(self, *, sizes: dict, precision: str, device: int, overlap: bool) -> None:
+    def __init__(
+        self, *, sizes: dict, precision: str, device: int, overlap: bool, step: str
+    ) -> None:
+        self.step_reason = lambda: step
         self.sizes, self.precision, self.device, self.overlap = sizes, precision, device, overlap
         self.loaded: list[tuple[str, int]] = []
         self.prefilled: list[tuple[int, int]] = []
