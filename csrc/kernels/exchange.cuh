@@ -139,10 +139,12 @@ __device__ __forceinline__ uint64_t word_of_four(uint16_t bits, uint32_t flag) {
 
 /// For tests: a sleep before a publication, another one each time.
 struct RandomDelay {
+    const StepSignals* signals;
     uint32_t state, max_ns, stall_ms;
 
-    __device__ RandomDelay(const StepControl& control)
-        : state((control.trial.delay_seed + control.frame) * 2654435761u + blockIdx.x * 40503u +
+    __device__ RandomDelay(const StepControl& control, const StepSignals* signals)
+        : signals(signals),
+          state((control.trial.delay_seed + control.frame) * 2654435761u + blockIdx.x * 40503u +
                 threadIdx.x / 32 * 97u),
           max_ns(control.trial.max_delay_ns),
           stall_ms(blockIdx.x == 0 ? control.trial.stall_ms : 0) {}
@@ -151,7 +153,8 @@ struct RandomDelay {
         if (max_ns == 0 && stall_ms == 0) return;
         state = state * 1664525u + 1013904223u;
         if (max_ns > 0) sleep_nanoseconds((state >> 8) % max_ns);
-        for (; stall_ms > 0; --stall_ms) sleep_nanoseconds(1000000);
+        for (; stall_ms > 0 && !load_now(&signals->stop); --stall_ms) sleep_nanoseconds(1000000);
+        stall_ms = 0;
     }
 };
 

@@ -161,7 +161,7 @@ __device__ void hand_over(const PackedMatrix& matrix, const Share share, float i
 template <class Format, int D>
 __device__ void help(const StepPlan& plan, StepBlock<D>& block, const float* partials) {
     const Patience patience = block.patience(plan);
-    RandomDelay delay(block.control);
+    RandomDelay delay(block.control, plan.signals);
     uint64_t* const o_words = plan.exchange.shared_tiles;
     uint64_t* const down_words = o_words + gridDim.x * kTileRows;
 #pragma unroll 1

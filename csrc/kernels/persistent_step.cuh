@@ -351,8 +351,15 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     if (warp == kHelpingWarp)
         return help<Format>(plan, block, partials + plan.max_tiles * kPartialsATile);
 
-    StepWorker<Format, D> step{plan,   block,    ring, x, partials,
-                               scales, residual, block.patience(plan), block.control};
+    StepWorker<Format, D> step{plan,
+                               block,
+                               ring,
+                               x,
+                               partials,
+                               scales,
+                               residual,
+                               block.patience(plan),
+                               RandomDelay(block.control, plan.signals)};
     step.choose_row();
     step.embed_row();
 #pragma unroll 1
