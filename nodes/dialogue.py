@@ -10,7 +10,7 @@ from comfy_api.latest import io
 
 from ..engine import Codes, Reading, SamplingParams, Voice, assemble, parse_turns, speak_turns
 from .audio import to_audio
-from .progress import FRAMES_EVERY_S, progress
+from .progress import progress
 from .residency import EnginePatcher, recognised_out_of_memory
 from .speech import UNLOADED, reading_input, text_inputs
 from .wires import CODES, VOICE
@@ -115,7 +115,7 @@ class Dialogue(io.ComfyNode):
                 model.engine, turns, voices, sampling, takes=takes,
                 max_seconds=max_seconds or None, retries=retries,
                 reading=reading,
-                on_frame=progress(every_s=FRAMES_EVERY_S),
+                on_frame=progress(),
             ):  # fmt: skip
                 spoken.append(codes)
                 management.throw_exception_if_processing_interrupted()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 
@@ -14,30 +13,19 @@ from server import PromptServer
 _LONG_S = 5.0  # shorter runs need no words
 _EVERY_S = 1.0
 
-FRAMES_EVERY_S = 0.02
-"""Time between two moves of a bar that shows frames: each is a message to the browser, and frames
-come by the thousand a second."""
 
-
-def progress(
-    also: Callable[[int, int], None] | None = None, every_s: float = 0.0
-) -> Callable[[int, int], None]:
+def progress(also: Callable[[int, int], None] | None = None) -> Callable[[int, int], None]:
     """Called once a step, such as a frame: moves the node's bar, raises when cancel was pressed.
 
     Args:
-        also: called with the same numbers, each time.
-        every_s: least time between two moves of the bar.
+        also: called with the same numbers.
     """
     bar, clock = ProgressBar(1), Clock(tell)
-    moved = -math.inf
 
     def on_frame(done_frames: int, total_frames: int) -> None:
-        nonlocal moved
         management.throw_exception_if_processing_interrupted()
-        if (now := time.monotonic()) - moved >= every_s:
-            moved = now
-            bar.update_absolute(done_frames, total_frames)
-            clock.tick(done_frames, total_frames)
+        bar.update_absolute(done_frames, total_frames)
+        clock.tick(done_frames, total_frames)
         if also:
             also(done_frames, total_frames)
 

@@ -13,7 +13,7 @@ import comfy.model_management as management
 from comfy_api.latest import io
 
 from ..engine import Chunk, Codes, Generation, SamplingParams, plan
-from .progress import FRAMES_EVERY_S, progress
+from .progress import progress
 from .residency import EnginePatcher, recognised_out_of_memory
 from .wires import MODEL, READING, VOICE
 
@@ -175,7 +175,7 @@ def run(
     on_frame: Callable[[int, int], None] | None = None,
 ) -> Codes:
     """Run the generation that ``begin`` makes of an ``on_frame``; the rest as :func:`speak`."""
-    generation = begin(progress(on_frame, FRAMES_EVERY_S))
+    generation = begin(progress(on_frame))
     model.make_resident()
     try:
         with recognised_out_of_memory():
