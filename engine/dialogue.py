@@ -127,14 +127,17 @@ def speak_turns(
     for number, turn in enumerate(turns, start=1):
         own = replace(sampling, seed=turn_seed(sampling.seed, turn, (takes or {}).get(number, 0)))
         lines.append(_Line(turn, voices[turn.speaker], own, options))
-    new = [line for line in lines if engine.spoken.get(line.key) is None]
+    known = {line.key: engine.spoken.get(line.key) for line in lines}
+    new = [line for line in lines if known[line.key] is None]
     generation = _generation(engine, new, sampling, on_frame, **options)
     frames = generation.frames()
     try:
         for line in lines:
-            while line in new and generation.n_heard < line.end and next(frames, None):
-                pass
-            codes = line.codes(generation) if line in new else engine.spoken.get(line.key)
+            codes = known[line.key]
+            if codes is None:
+                while generation.n_heard < line.end and next(frames, None):
+                    pass
+                codes = line.codes(generation)
             yield codes
             if codes.stop_reason == "cancelled":
                 return

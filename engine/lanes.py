@@ -93,13 +93,10 @@ def together(
 
 def fits(engine: Engine, epoch: int, speaking: Speaking, prefix: Prompt) -> bool:
     """Whether the backend has two or more lanes of the usual length for this utterance."""
-    n_prefix = len(prefix)
     with engine.current(epoch) as backend:
-        if backend.max_lanes(n_prefix, 1) < 2:
-            return False
-    n_rows = _rows(speaking, prefix, speaking.usual_rows)
-    with engine.current(epoch) as backend:
-        return backend.max_lanes(n_prefix, n_rows) > 1
+        if backend.max_lanes(len(prefix), 1) < 2:
+            return False  # and its prompt need not be built yet
+        return backend.max_lanes(len(prefix), _rows(speaking, prefix, speaking.usual_rows)) > 1
 
 
 def shared_prefix(prompt: Prompt, *, one_voice: bool) -> Prompt:
