@@ -24,10 +24,8 @@ from .backend import Backend
 from .engine import Engine
 from .prompt import Prompt
 from .sampling import SamplingParams
-from .voice import Voice
 
 _TEXT = "Good morning, the train leaves at seven and we have to hurry."
-_N_VOICE_FRAMES = 150  # a reference of six seconds
 _SHORT_TEXTS = ("Good night", "Come along")  # 13 tokens with the prompt's, in bytes
 _N_ROWS = 50  # rows decoded in one timing: two seconds of speech
 _POSITIONS = (100, 500, 1000)
@@ -199,11 +197,8 @@ def _voice_figures(engine: Engine, backend: Backend, runs: int) -> dict[str, flo
 
     The prompts share nothing but what they have to: a backend may find any common beginning.
     """
-    generator = torch.Generator().manual_seed(0)
     config = engine.checkpoint.config
-    shape = (2, _N_VOICE_FRAMES, config.n_codebooks)
-    codes = torch.randint(0, config.codebook_size, shape, generator=generator)
-    one, other = (Voice(each, f"{n} {_TEXT}") for n, each in enumerate(codes))
+    one, other = (bench_model.random_voice(config, f"{n} {_TEXT}", seed=n) for n in range(2))
     build = engine.prompts.build
     first, second, third = build(_TEXT, one), build(f"Oh! {_TEXT}", one), build(_TEXT, other)
     if len(second) >= engine.context_rows:

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import time
 
-import torch
-
+from .bench_model import random_voice
 from .engine import Engine
 from .sampling import SamplingParams
 from .script import Reading
-from .voice import Voice
 
 HOUR_S = 3600.0
 _PIECE_S = 12.0  # what the pieces of a long text come to, cut between sentences at up to 15 s
@@ -23,7 +21,6 @@ _SENTENCE = (
     "The train leaves the station at seven in the morning and we have to hurry, because the road "
     "through the valley is still closed and nobody in the village knows when it will open again."
 )
-_N_VOICE_FRAMES = 150  # a reference of six seconds
 
 
 def measure(engine: Engine, seconds: float = HOUR_S) -> dict[str, float]:
@@ -34,7 +31,7 @@ def measure(engine: Engine, seconds: float = HOUR_S) -> dict[str, float]:
     generation = engine.stream(
         text,
         SamplingParams(1.0, 50, 1.0, 0),
-        voice=_random_voice(engine),
+        voice=random_voice(engine.checkpoint.config, _SENTENCE),  # settled from the start
         max_seconds=_PIECE_S,
         reading=Reading(gap_s=0, paragraph_s=0),
     )
@@ -49,11 +46,3 @@ def measure(engine: Engine, seconds: float = HOUR_S) -> dict[str, float]:
         "hour_pieces": float(len(reasons)),
         "hour_pieces_cut": float(sum(reason != "eoc" for reason in reasons)),
     }
-
-
-def _random_voice(engine: Engine) -> Voice:
-    """A voice of noise: settled from the start, read once, shared by all lanes."""
-    config = engine.checkpoint.config
-    generator = torch.Generator().manual_seed(0)
-    shape = (_N_VOICE_FRAMES, config.n_codebooks)
-    return Voice(torch.randint(0, config.codebook_size, shape, generator=generator), _SENTENCE)

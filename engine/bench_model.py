@@ -25,8 +25,10 @@ from .checkpoint import (
     find,
 )
 from .config import CodecConfig, ModelConfig
+from .voice import Voice
 
 _HERE = Path(__file__).resolve().parent
+_N_VOICE_FRAMES = 150  # a reference of six seconds
 _TABLE_SCALE = 0.2  # logits with a standard deviation near 10, as a trained model's
 
 
@@ -66,6 +68,13 @@ def write_random(
     shutil.copy(codec_file, folder / "codec_config.json")
     shutil.copy(find("starter") / "tokenizer.json", folder)
     return folder
+
+
+def random_voice(config: ModelConfig, transcript: str, seed: int = 0) -> Voice:
+    """A voice of noise, six seconds long."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (_N_VOICE_FRAMES, config.n_codebooks)
+    return Voice(torch.randint(0, config.codebook_size, shape, generator=generator), transcript)
 
 
 def _centre(name: str) -> float:

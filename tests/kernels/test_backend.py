@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from kernels.oracle import needs_extension, quantise
+from kernels.small_model import SMALL, WIDE_HEADS, config
 from livevoice.engine import reference
-from livevoice.engine.bench_model import real_sizes, write_random
+from livevoice.engine.bench_model import write_random
 from livevoice.engine.checkpoint import Checkpoint
 from livevoice.engine.codec import CodecDecoder
 from livevoice.engine.prompt import AUDIO_SLOT, Prompt
@@ -20,18 +20,6 @@ from livevoice.engine.sampling import SamplingParams
 pytestmark = [pytest.mark.cuda, needs_extension]
 CUDA = torch.device("cuda", 0)
 SAMPLING = SamplingParams(temperature=0.8, top_k=50, seed=11)
-SMALL = {
-    "num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 2048, "vocab_size": 512,
-}  # fmt: skip
-WIDE_HEADS = SMALL | {"head_dim": 128, "num_attention_heads": 6, "hidden_size": 320}
-
-
-def config(sizes: dict) -> dict:
-    raw = copy.deepcopy(real_sizes())
-    raw["text_config"] |= sizes
-    raw["audio_encoder_config"]["out_dim"] = raw["text_config"]["hidden_size"]
-    return raw
 
 
 @pytest.fixture(scope="module", params=["small", "wide_heads"])

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import pytest
 import torch
 from kernels.oracle import needs_extension
+from kernels.small_model import SMALL, config
 from livevoice.engine import Engine, Reading, SamplingParams, Voice
-from livevoice.engine.bench_model import real_sizes, write_random
+from livevoice.engine.bench_model import write_random
 from livevoice.engine.prompt import AUDIO_SLOT, Prompt
 
 pytestmark = [pytest.mark.cuda, needs_extension]
 CUDA = torch.device("cuda", 0)
 SAMPLING = SamplingParams(temperature=0.8, top_k=50, seed=11)
-SIZES = {
-    "num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 704, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 4096, "vocab_size": 512,
-}  # fmt: skip
 N_ROWS = 40
 TEXT = "\n\n".join(
     f"This is sentence number {word}." for word in ["one", "two", "three", "four", "five"]
@@ -27,10 +23,7 @@ TEXT = "\n\n".join(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    raw = copy.deepcopy(real_sizes())
-    raw["text_config"] |= SIZES
-    raw["audio_encoder_config"]["out_dim"] = SIZES["hidden_size"]
-    return write_random(tmp_path_factory.mktemp("lanes"), raw, CUDA)
+    return write_random(tmp_path_factory.mktemp("lanes"), config(SMALL), CUDA)
 
 
 @pytest.fixture(scope="module", params=["bf16", "fp8"])
