@@ -42,14 +42,13 @@ REAL = "real: "
 
 
 def _test(name: str) -> tuple[str, str, bool]:
-    beside = "test_speech_picture_speech and{} real"
     if name.startswith(REAL):
-        return ("beside", beside.format(""), True)
-    return TESTS.get(name, ("beside", beside.format(" not"), False))
+        return ("beside", "test_speech_picture_speech and real", True)
+    return TESTS.get(name, ("beside", "test_speech_picture_speech and not real", False))
 
 
-def _file(name: str) -> str:
-    return name.replace(": ", "-").replace(" ", "-")
+def _file(folder: Path, name: str, ending: str) -> Path:
+    return folder / (name.replace(": ", "-").replace(" ", "-") + ending)
 
 
 def started(name: str, seconds: float, folder: Path) -> subprocess.Popen[bytes]:
@@ -57,7 +56,7 @@ def started(name: str, seconds: float, folder: Path) -> subprocess.Popen[bytes]:
     file, choice, _ = _test(name)
     share = 4 if name == "real" else 1  # of the budget that this test takes
     env = {
-        "LIVEVOICE_REPORT": str(folder / f"{_file(name)}.json"),
+        "LIVEVOICE_REPORT": str(_file(folder, name, ".json")),
         "LIVEVOICE_BUDGET_S": str(share * max(5.0, seconds - _STARTS_S)),
         "LIVEVOICE_ROUNDS": os.environ.get(
             "LIVEVOICE_ROUNDS", "1000" if file != "faults" else "500"
@@ -66,7 +65,7 @@ def started(name: str, seconds: float, folder: Path) -> subprocess.Popen[bytes]:
         "LIVEVOICE_RESERVE_GB": RESERVED_GB,
     }
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-k", choice]
-    with (folder / f"{_file(name)}.log").open("wb") as log:
+    with _file(folder, name, ".log").open("wb") as log:
         return subprocess.Popen(
             [*command, f"tests/comfy/test_gpu_{file}.py"],
             env={**os.environ, **env}, stdout=log, stderr=subprocess.STDOUT,
@@ -108,10 +107,8 @@ def _outcome(process: subprocess.Popen[bytes], end: float) -> str:
 def _merge(folder: Path, outcomes: dict[str, str]) -> None:
     rows = {}
     for name, outcome in outcomes.items():
-        file, log = (
-            folder / f"{_file(name)}.json",
-            (folder / f"{_file(name)}.log").read_text("utf-8", "replace"),
-        )
+        file = _file(folder, name, ".json")
+        log = _file(folder, name, ".log").read_text("utf-8", "replace")
         if file.is_file():
             rows |= json.loads(file.read_text("utf-8"))
         gpu_report.say(f"{name}: {outcome}")

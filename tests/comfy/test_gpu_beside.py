@@ -143,12 +143,10 @@ def test_speech_picture_speech(servers, ballast, name):
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_speech_picture_speech_with_the_real_sizes(picture_file, name):
-    with gpu.start(*FLAGS[name], *reserved(name)) as server, contextlib.ExitStack() as stack:
+def test_speech_picture_speech_with_the_real_sizes(picture_file, ballast, name):
+    with gpu.start(*FLAGS[name], *reserved(name)) as server:
         gpu.give(server, picture_file, PICTURE, "diffusion_models")
         real = gpu.give(server, gpu.real_checkpoint(), "real")
-        needs_ballast = not gpu.ON_CPU and not RESERVE and name not in ROOMY
-        ballast = stack.enter_context(Ballast()) if needs_ballast else None
         rounds = turns(server, ballast, f"{name}, real sizes", real, gpu.rounds(0.05))
         assert not rounds.failures
         assert server.is_running
